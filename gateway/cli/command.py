@@ -144,6 +144,8 @@ def refusals(context: typer.Context) -> Generator[None]:
     """End the command with one line if a service refuses what it was asked, or a file cannot be used."""
     try:
         yield
+    except (typer.Exit, typer.Abort):
+        raise  # The command has ended itself: do not import every package's errors for that.
     except Exception as error:
         refusal = _refusal(error)
         if refusal is None:
@@ -223,16 +225,27 @@ def _refusal(error: Exception) -> tuple[str, str | None, int] | None:
             return error.message, error.param, output.WRONG_USAGE
         case AccountUnknown() | AmountInvalid() | PostingInvalid() | PaymentError():
             return str(error), None, output.WRONG_USAGE
-        case LedgerError() | ServiceError() | MarketError() | ModelError():
-            return str(error), None, output.FAILED
-        case CheckpointUnusable() | SigningKeyUnusable() | SettingsInvalid():
+        case (
+            LedgerError()
+            | ServiceError()
+            | MarketError()
+            | ModelError()
+            | CheckpointUnusable()
+            | SigningKeyUnusable()
+            | SettingsInvalid()
+        ):
             return str(error), None, output.FAILED
         case SQLAlchemyError():
-            return f"cannot read the ledger: {type(error).__name__}", None, output.FAILED
+            text = f"the database failed: {type(error).__name__}; run `millrace doctor` to find the reason"
+            return text, None, output.FAILED
         case sqlite3.Error():
-            return f"cannot read the trade records: {error}", None, output.FAILED
-        case OSError(filename=str(name)):
-            return f"{name}: {error.strerror}", None, output.FAILED
+            return f"cannot read the records of the market: {error}", None, output.FAILED
+        case ConnectionError() | TimeoutError():
+            return None  # The reader of stdout has left, or a fault of ours: neither is about a file.
+        case OSError(filename=name):
+            # A full disk is reported without a file.
+            reason = error.strerror or str(error)
+            return f"{name}: {reason}" if name else reason, None, output.FAILED
     return None
 
 
