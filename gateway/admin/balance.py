@@ -41,8 +41,8 @@ async def user_balance(authority: Authority, user: str | None) -> UserBalance:
 
 
 def credits_in_order(authority: Authority, user_id: str) -> list[Share]:
-    """Return a user's credits in charge order. Raises NotFound."""
-    payer = Payer(user_id, authority.directory.users.user(user_id).organization_id)
+    """Return a user's credits in charge order. Raises NotFound for a removed user too, RoleForbids."""
+    payer = Payer(user_id, authority.directory.users.user(user_of(authority, user_id)).organization_id)
     with authority.directory.read() as session:
         return credits_of(session, payer, time.time_ns())
 

@@ -99,16 +99,13 @@ def with_authority(
     return lambda work: _command(work, shown, run)
 
 
-def with_ledger(shown: Shown = "", *, make: bool = False) -> Callable[[Work], Command]:
-    """Make a command of an asynchronous function that takes access to the ledger; the rest is as in `with_settings`.
-
-    With `make` a missing ledger is created.
-    """
+def with_ledger(shown: Shown = "") -> Callable[[Work], Command]:
+    """Make a command of an asynchronous function that takes access to the ledger; the rest is as in `with_settings`."""
 
     def run(settings: Settings, act: Work) -> Any:
         from gateway.cli.store import run_on_ledger
 
-        return run_on_ledger(settings, act, make=make)
+        return run_on_ledger(settings, act)
 
     return lambda work: _command(work, shown, run)
 
@@ -125,8 +122,8 @@ class Group(typer.Typer):
     def with_authority(self, name: str, shown: Shown = "", **tables: bool) -> Callable[[Work], Command]:
         return lambda work: self.command(name)(with_authority(shown, **tables)(work))
 
-    def with_ledger(self, name: str, shown: Shown = "", *, make: bool = False) -> Callable[[Work], Command]:
-        return lambda work: self.command(name)(with_ledger(shown, make=make)(work))
+    def with_ledger(self, name: str, shown: Shown = "") -> Callable[[Work], Command]:
+        return lambda work: self.command(name)(with_ledger(shown)(work))
 
 
 def settings_from(data_dir: Path | None, **sections: dict[str, Any]) -> Settings:
@@ -147,6 +144,8 @@ def refusals(context: typer.Context) -> Generator[None]:
     """End the command with one line if a service refuses what it was asked, or a file cannot be used."""
     try:
         yield
+    except (typer.Exit, typer.Abort):
+        raise  # The command has ended itself: do not import every package's errors for that.
     except Exception as error:
         refusal = _refusal(error)
         if refusal is None:
@@ -226,16 +225,27 @@ def _refusal(error: Exception) -> tuple[str, str | None, int] | None:
             return error.message, error.param, output.WRONG_USAGE
         case AccountUnknown() | AmountInvalid() | PostingInvalid() | PaymentError():
             return str(error), None, output.WRONG_USAGE
-        case LedgerError() | ServiceError() | MarketError() | ModelError():
-            return str(error), None, output.FAILED
-        case CheckpointUnusable() | SigningKeyUnusable() | SettingsInvalid():
+        case (
+            LedgerError()
+            | ServiceError()
+            | MarketError()
+            | ModelError()
+            | CheckpointUnusable()
+            | SigningKeyUnusable()
+            | SettingsInvalid()
+        ):
             return str(error), None, output.FAILED
         case SQLAlchemyError():
-            return f"cannot read the ledger: {type(error).__name__}", None, output.FAILED
+            text = f"the database failed: {type(error).__name__}; run `millrace doctor` to find the reason"
+            return text, None, output.FAILED
         case sqlite3.Error():
-            return f"cannot read the trade records: {error}", None, output.FAILED
-        case OSError(filename=str(name)):
-            return f"{name}: {error.strerror}", None, output.FAILED
+            return f"cannot read the records of the market: {error}", None, output.FAILED
+        case ConnectionError() | TimeoutError():
+            return None  # The reader of stdout has left, or a fault of ours: neither is about a file.
+        case OSError(filename=name):
+            # A full disk is reported without a file.
+            reason = error.strerror or str(error)
+            return f"{name}: {reason}" if name else reason, None, output.FAILED
     return None
 
 

@@ -7,10 +7,11 @@ import typer
 
 from gateway.cli.command import Group, Report
 from gateway.identity.caller import OWNER
+from gateway.settings import Settings
 
 if TYPE_CHECKING:
     from gateway.admin.authority import Authority
-    from gateway.admin.ledger_access import Booked, LedgerAccess
+    from gateway.admin.ledger_access import Booked
 
 app = Group("Credits for paid lanes.")
 
@@ -21,9 +22,9 @@ CreditId = Annotated[
 Amount = Annotated[str, typer.Argument(help="Amount in USD, e.g. 5.00.")]
 
 
-@app.with_ledger("add", make=True)
-async def add(
-    ledger: "LedgerAccess",
+@app.with_settings("add")
+def add(
+    settings: Settings,
     amount: Amount,
     note: Annotated[str, typer.Option(help="Reason on the statement.")] = "added by the operator",
     user: Annotated[str | None, typer.Option(help="User; default: the owner.")] = None,
@@ -32,16 +33,18 @@ async def add(
 ) -> Report:
     """Add credits to a user's balance. Example: millrace credit add 5.00"""
     from gateway.admin.credit import NewCredit, give
+    from gateway.cli.store import run_on_ledger
 
     if user is None and pool is None:
         user = OWNER
-    new = NewCredit(user=user, organization=pool, amount=amount, reason=note)
-    return _of(await give(ledger, credit_id or uuid.uuid4().hex, new))
+    # Check the request first: a refused one must not create a ledger.
+    new, name = NewCredit(user=user, organization=pool, amount=amount, reason=note), credit_id or uuid.uuid4().hex
+    return _of(run_on_ledger(settings, lambda ledger: give(ledger, name, new), make=True))
 
 
-@app.with_ledger("grant", make=True)
-async def grant(
-    ledger: "LedgerAccess",
+@app.with_settings("grant")
+def grant(
+    settings: Settings,
     amount: Amount,
     user: Annotated[str, typer.Option(help="User who receives the credits.")],
     days: Annotated[int, typer.Option(help="Days until the credits expire.", min=1, max=3650)],
@@ -50,9 +53,10 @@ async def grant(
 ) -> Report:
     """Give promotional credits that expire. Example: millrace credit grant 2.00 --user ann --days 90"""
     from gateway.admin.credit import PromoForDays, give_promo
+    from gateway.cli.store import run_on_ledger
 
-    new = PromoForDays(user=user, amount=amount, days=days, reason=note)
-    return _of(await give_promo(ledger, credit_id or uuid.uuid4().hex, new), days=days)
+    new, name = PromoForDays(user=user, amount=amount, days=days, reason=note), credit_id or uuid.uuid4().hex
+    return _of(run_on_ledger(settings, lambda ledger: give_promo(ledger, name, new), make=True), days=days)
 
 
 @app.with_authority("list", ("account", "available_usd"))

@@ -57,6 +57,17 @@ def test_credits_belong_to_a_user(tmp_path: Path) -> None:
     assert millrace(tmp_path, "credit", "add", "1.00", "--user", "ann").exit_code == 0
 
 
+@pytest.mark.parametrize(
+    "words", [("add", "0"), ("add", "much"), ("grant", "-1", "--user", "ann", "--days", "9")], ids=" ".join
+)
+def test_a_refused_amount_creates_no_ledger(tmp_path: Path, words: tuple[str, ...]) -> None:
+    first, amount, *more = words
+    folder = tmp_path / "new"
+    refused = CliRunner().invoke(app, ["credit", first, *more, "--data-dir", str(folder), "--", amount])
+    assert (refused.exit_code, refused.stderr.startswith("error: AMOUNT: ")) == (2, True), refused.stderr
+    assert not folder.exists()
+
+
 def test_what_is_granted_and_what_is_the_pool_s_pays_before_own_credits(tmp_path: Path) -> None:
     assert millrace(tmp_path, "credit", "add", "1.00").exit_code == 0
     assert millrace(tmp_path, "users", "add", "ann").exit_code == 0

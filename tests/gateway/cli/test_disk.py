@@ -1,6 +1,8 @@
 """What is on this machine's disk: models pulled, gone on with, removed; a node that leaves; the doctor alone."""
 
+import errno
 import json
+import os
 import shutil
 import socket
 from collections.abc import Iterator
@@ -111,6 +113,16 @@ def test_a_shape_is_read_without_weights_and_within_bounds(hub: Hub, tmp_path: P
         (large / "config.json").write_text(json.dumps(config | wrong))
         with pytest.raises(ModelInvalid, match="layers"):
             read_shape(str(large), tmp_path)
+
+
+def test_a_full_disk_ends_a_command_with_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    (tmp_path / "node" / "identity").mkdir(parents=True)
+    monkeypatch.setattr("gateway.cli.leave._forget", full)
+    refused = millrace(tmp_path, "leave")
+    assert (refused.exit_code, refused.stderr.strip()) == (output.FAILED, "error: No space left on device")
 
 
 def test_a_node_that_leaves_forgets_its_cluster_unless_it_runs(tmp_path: Path) -> None:
