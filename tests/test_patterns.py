@@ -13,7 +13,7 @@ import pytest
 from pydantic import Field, TypeAdapter, ValidationError
 
 PACKAGES = ("accounting", "cluster", "gateway", "market")
-_AT_THE_END = re._constants.AT_END
+_AT_THE_END = re._constants.AT_END  # type: ignore[attr-defined]
 _MAY_HAVE_PATTERNS = re.compile(r"\bre\.|\bMeta\b")
 
 
@@ -78,7 +78,7 @@ def _text(node: ast.expr) -> str | bytes | None:
 
 
 def is_loose(pattern: str | bytes) -> bool:
-    parsed = re._parser.parse(pattern)
+    parsed = re._parser.parse(pattern)  # type: ignore[attr-defined]
     return any(each is _AT_THE_END for each in _leaves(parsed))
 
 
