@@ -30,7 +30,7 @@ _CORE_PERCENT = 90
 
 
 @dataclass(frozen=True, slots=True)
-class Followed:
+class PathFile:
     """A file of the path: its lines, and those of the functions that ran."""
 
     name: str
@@ -65,7 +65,7 @@ def main(arguments: list[str]) -> None:
     print(f"{len(core(path))} files have {_CORE_PERCENT} % of the lines that ran.")
 
 
-def core(path: list[Followed]) -> list[Followed]:
+def core(path: list[PathFile]) -> list[PathFile]:
     """Return the files with most of the lines that ran. The others have a helper or a property of the path."""
     ranked, lines_run = sorted(path, key=lambda file: -file.lines_run), sum(file.lines_run for file in path)
     sums = accumulate(file.lines_run for file in ranked)
@@ -76,7 +76,7 @@ def core(path: list[Followed]) -> list[Followed]:
     ]
 
 
-async def follow(folder: Path) -> list[Followed]:
+async def follow(folder: Path) -> list[PathFile]:
     """Return the files of the second of two requests: the first one fills what is kept between requests."""
     tracer = _Tracer()
     threading.setprofile(tracer)  # for the ledger's threads, which the gateway starts
@@ -104,21 +104,21 @@ async def _booked(bookkeeper: Bookkeeper) -> None:
         await asyncio.sleep(0.01)
 
 
-def _files(ran: set[CodeType]) -> Iterator[Followed]:
+def _files(ran: set[CodeType]) -> Iterator[PathFile]:
     lines_of: dict[str, set[int]] = {}
     for code in ran:
         numbers = [number for _, _, number in code.co_lines() if number]
         lines_of.setdefault(code.co_filename, set()).update(range(min(numbers), max(numbers) + 1))
     for name, lines in sorted(lines_of.items()):
-        yield Followed(name.removeprefix(f"{ROOT}/"), len(Path(name).read_text().splitlines()), len(lines))
+        yield PathFile(name.removeprefix(f"{ROOT}/"), len(Path(name).read_text().splitlines()), len(lines))
 
 
-def _by_folder(path: list[Followed]) -> Iterator[str]:
+def _by_folder(path: list[PathFile]) -> Iterator[str]:
     folders = Counter("/".join(Path(file.name).parts[:2]) for file in path)
     for folder, _ in folders.most_common():
         yield _row(folder, [file for file in path if file.name.startswith(f"{folder}/") or file.name == folder])
 
 
-def _row(name: str, files: list[Followed]) -> str:
+def _row(name: str, files: list[PathFile]) -> str:
     lines, lines_run = sum(file.lines for file in files), sum(file.lines_run for file in files)
     return f"| {name} | {len(files)} | {lines:,} | {lines_run:,} |"

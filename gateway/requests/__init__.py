@@ -3,8 +3,8 @@
 Modules:
     attempt               Tries one backend, up to the first bytes of its answer
     batch_jobs            Carry out batches: the same path as other requests, on idle capacity
-    client                The interface of a request's client, such as a connection, and the base of what stands before
-                          one
+    client                The interface of a request's client, such as a connection, and the base of sinks that pass
+                          answers to one
     context               The state of a request in progress: what each step produced, as a value that does not change
                           afterwards
     continuation          Continues a broken stream at another backend, from the text so far

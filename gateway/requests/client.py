@@ -1,4 +1,4 @@
-"""The interface of a request's client, such as a connection, and the base of what stands before one."""
+"""The interface of a request's client, such as a connection, and the base of sinks that pass answers to one."""
 
 from collections.abc import Sequence
 from typing import Protocol

@@ -33,14 +33,15 @@ class Admitted(Struct, frozen=True):
 
     ticket: Ticket | None = None
     lead: Lead | None = None
-    """Identical requests wait for its answer."""
+    """Set if identical requests may wait for this request's answer."""
     found: Source | None = None
     """The source of an answer that needed no backend."""
     found_s: float | None = None
+    """When that answer was found."""
 
 
 OUTSIDE = Admitted()
-"""Of a request that has no place among the owner's: a preemptible one, or one before it is admitted."""
+"""The state of a request that is not admitted yet, or that is preemptible: it counts against no limit here."""
 
 
 class DecidedCall(Struct, frozen=True):
@@ -60,7 +61,7 @@ class Asked(Struct, frozen=True):
 
 
 class RequestContext(Struct):
-    """The state of a request. Times are seconds since its begin; `started_ns` is wall clock in nanoseconds."""
+    """The state of a request. Times are seconds since its start; `started_ns` is wall clock in nanoseconds."""
 
     call: Call
     """As the caller sent it. Written by gateway.requests.context."""

@@ -34,7 +34,7 @@ from runtime.afterwork import Afterwork
 
 @dataclass(frozen=True, slots=True)
 class RequestPaths:
-    """What answers requests: `ordinary` ones, preemptible ones, and those that load or unload a model."""
+    """The paths of ordinary requests, of preemptible ones, and of those that load or unload a model."""
 
     ordinary: RequestPath
     preemptible: PreemptibleRequests

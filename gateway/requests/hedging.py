@@ -50,7 +50,7 @@ class Begun(Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Hedges:
-    """Opens answers at two backends if need be. `is_enabled` is the setting."""
+    """Opens an answer at one backend, and at a second one if the first is slow. `is_enabled` is the setting."""
 
     attempts: Attempts
     slots: QueueSlots

@@ -34,7 +34,7 @@ Failures = Mapping[tuple[str, str], Failure]
 
 @dataclass(frozen=True, slots=True)
 class Outages:
-    """Knows other gateways, which are backends of the pool."""
+    """Finds other gateways, which are backends of the pool, that restart."""
 
     health: LaneHealth
     pool: Pool

@@ -36,7 +36,7 @@ class Pause(Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class QueueSlots:
-    """Decides where requests go, and gives them slots there. One event loop owns it. `queue_s` is the patience."""
+    """Decides where requests go, and takes slots there, within `queue_s` seconds. One event loop owns it."""
 
     router: Router
     turns: Turns
@@ -146,7 +146,7 @@ class QueueSlots:
         return bool(candidates)
 
     async def take_other_turn(self, context: RequestContext, rest: Iterable[Candidate]) -> None:
-        """Go on with the `rest` of the candidates, less the excluded ones. Raises QueueFull."""
+        """Take a slot at the best of the `rest` of the candidates that is not excluded. Raises QueueFull."""
         self.leave(context)
         context.decision = _allowed(context, structs.replace(context.decision, candidates=tuple(rest)))
         await self.take_turn(context)

@@ -27,7 +27,7 @@ from runtime.errors import LaneFailed
 log = structlog.get_logger(__name__)
 
 # Providers count hidden tokens, such as reasoning, and report the count after the end of every choice. If the caller
-# disconnects between, the paid answer continues without its caller for at most this time.
+# disconnects in between, the paid answer continues without its caller for at most this time.
 LINGER_S = 2.0
 _STOP_S = 5.0
 
@@ -41,17 +41,17 @@ class Sender:
     settler: RequestSettler
 
     async def send(self, context: RequestContext, answer: Answer, client: Client) -> None:
-        """Send the answer; an error after its begin is the answer's last event."""
+        """Send the answer. If an error occurs after the answer has begun, its last event reports the error."""
         outcome: Outcome = "interrupted"
-        problem = ""
-        hearing = heard(client, context.call, context.offer, self.recounter)
+        problem, call = "", context.call
+        hearing = heard(client, call, context.offer, self.recounter)
         client = hearing or client
         try:
-            client.begin(answer.status, headers_of(context, answer), is_stream=context.call.request.is_stream)
-            if continues(context.call):
+            client.begin(answer.status, headers_of(context, answer), is_stream=call.request.is_stream)
+            if continues(call):
                 await send_on(self.targets, context, answer, client)
             elif isinstance(hearing, AcknowledgedSink):
-                await _send_paid(answer.body, hearing, choices_of(context.call.generation))
+                await _send_paid(answer.body, hearing, choices_of(call.generation))
             else:
                 await answer.body.send(client)
             if hearing:
@@ -63,7 +63,7 @@ class Sender:
         except (LaneFailed, GenerationError) as error:
             # The status is already sent, so a stream ends with an error event and without [DONE].
             outcome, problem = "failed", str(error)
-            log.warning("answer interrupted", request_id=context.call.id, reason=problem)
+            log.warning("answer interrupted", request_id=call.id, reason=problem)
             self.targets.attempts.note_error(context.offer, error)
             client.break_off(to_api_error(error))
         finally:
@@ -73,7 +73,7 @@ class Sender:
                 if hearing:
                     lead = context.admitted.lead
                     others = lead.told() if lead else ()
-                    hearing.tell(answer.meter, context.call, is_whole=outcome == "complete", others=others)
+                    hearing.tell(answer.meter, call, is_whole=outcome == "complete", others=others)
                 self.settler.end(context, answer.meter, Ending(answer.status, outcome, problem))
 
 

@@ -66,23 +66,24 @@ class RequestSettler:
         """Release the request's slots and holds, and record its result."""
         self.entry.leave(context)
         self.slots.leave(context)
+        admitted = context.admitted
         if (bearer := _bearer(self.hang_ups, context, meter, ending)) != "none":
             ending = structs.replace(ending, prompt=bearer)
             if not meter.prompt_tokens:
                 meter.prompt_tokens = context.call.prompt_tokens
                 meter.source = "characters"
         spent_nano = settle_request(self.bookkeeper, context, meter, ending)
-        if ticket := context.admitted.ticket:
+        if ticket := admitted.ticket:
             # A cached answer needed no backend: it counts as a request without tokens.
-            tokens = 0 if context.admitted.found else meter.prompt_tokens + meter.completion_tokens
+            tokens = 0 if admitted.found else meter.prompt_tokens + meter.completion_tokens
             is_served = ending.outcome != "refused" and context.first_byte_s is not None
             ticket.leave(tokens, spent_nano, is_served=is_served or bearer != "none")
 
 
 def _report(context: RequestContext, meter: Meter, ending: Ending) -> None:
     """Report the outcome to routing, if a backend was asked."""
-    dispatch = context.dispatch
-    if dispatch is None:
+    asked = context.asked
+    if asked is None or (dispatch := asked.dispatch) is None:
         return
     if ending.outcome == "complete":
         dispatch.succeeded(meter.completion_tokens, meter.cached_tokens if meter.source in _BY_BACKEND else None)
@@ -161,7 +162,7 @@ def end(context: RequestContext, meter: Meter, ending: Ending) -> Ended:
         _settlement(context, offer, meter, ending),
         call.kind,
         offer.backend if offer else context.lane,
-        _decision(context),
+        _continued(context) if context.continued_on else context.decision,
         ending.status,
         ending.problem,
         context.caller.key_prefix,
@@ -174,10 +175,8 @@ def end(context: RequestContext, meter: Meter, ending: Ending) -> Ended:
     )
 
 
-def _decision(context: RequestContext) -> Decision:
-    """Return the decision for the request log, with the backends that continued the answer."""
-    if not context.continued_on:
-        return context.decision
+def _continued(context: RequestContext) -> Decision:
+    """Return the decision with the backends that continued the answer, for the request log."""
     said = "; ".join((context.decision.reason, *(f"continued on {label}" for label in context.continued_on)))
     return structs.replace(context.decision, said=said)
 
