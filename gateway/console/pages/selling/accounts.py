@@ -6,7 +6,7 @@ what routes raise. Methods about payments raise FeatureUnsupported at a marketpl
 
 import asyncio
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -213,7 +213,7 @@ class RemoteAccount:
     """This machine's account at the configured marketplace, read over HTTP with the owner's key from the settings."""
 
     url: str
-    key: str | None
+    key: str | None = field(repr=False)
     allows_loopback: bool
     is_here: bool = False
 
