@@ -43,6 +43,8 @@ _SENTENCES = {
     "datetime_from_date_parsing": "Enter a date and time.",
     "url_parsing": "Enter a full address, e.g. https://example.org/path.",
     "extra_forbidden": "Unknown field.",
+    "too_short": "Enter at least one value.",
+    "too_long": "Enter fewer values.",
     "string_pattern_mismatch": "This value has unsupported characters or a wrong format.",
 }
 

@@ -28,14 +28,16 @@ def streamed_sheet(
 
     async def lines() -> AsyncIterator[str]:
         header, left, place = as_csv(columns, ()), ROWS_MAX, None
+        ends_s = asyncio.get_running_loop().time() + _LASTS_S
         yield header
-        async with asyncio.timeout(_LASTS_S):
-            for _ in range(_LOOKS_MAX):
+        for _ in range(_LOOKS_MAX):
+            # Only around the reading: while a piece is sent, a timeout would cancel the request instead.
+            async with asyncio.timeout_at(ends_s):
                 rows, place = await read(place, min(left, _ROWS_AT_ONCE))
-                yield as_csv(columns, rows).removeprefix(header)
-                left -= len(rows)
-                if place is None or not left:
-                    return
+            yield as_csv(columns, rows).removeprefix(header)
+            left -= len(rows)
+            if place is None or not left:
+                return
 
     headers = {"content-disposition": f'attachment; filename="{name}.csv"', "cache-control": "no-store"}
     return StreamingResponse(lines(), headers=headers, media_type="text/csv; charset=utf-8")

@@ -179,6 +179,8 @@ async def test_a_model_gets_another_name_and_loses_it(served: Served) -> None:
         bad = await owner.post(f"{MODELS}/alias", model=MODEL, alias="../up", models=f"{MODEL}, other")
         assert (bad.status_code, re.findall(r'name="(\w+)"[^>]*aria-invalid', bad.text)) == (400, ["alias"])
         assert f'value="{MODEL}, other"' in bad.text
+        bad = await owner.post(f"{MODELS}/alias", model=MODEL, alias="mini", models=" , ")
+        assert (bad.status_code, "Enter at least one value." in bad.text) == (400, True)
         assert (await owner.post(f"{MODELS}/alias", model=MODEL, alias="mini", models=MODEL)).status_code == 303
         assert "mini" in (await owner.get(f"{MODELS}/of", model=MODEL)).text
         alone = await owner.get(f"{MODELS}/of", model="mini")

@@ -144,6 +144,12 @@ def test_the_agents_word_is_put_for_users(
     assert (gone.word, gone.is_there) == ("unavailable", False)
 
 
+async def test_a_gateway_that_is_no_marketplace_shows_its_sales_live(served: Served) -> None:
+    async with visiting(served) as owner, watching(served, owner, path=f"{SELLING}/live") as stream:
+        for part in ("agent", "listings", "sold", "trades"):
+            await stream.until(f'hx-target="#selling-{part}"')
+
+
 async def test_listings_and_sales_are_the_agents_own(served: Served) -> None:
     """A real agent on this gateway's folder, beside a staged gateway; its files are read while it writes there."""
     folder: Path = served.services.settings.data_dir

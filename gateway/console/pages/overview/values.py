@@ -137,7 +137,7 @@ async def common(services: Services, usage: UsageFigures, scope: Scope, part: st
         "spent": spent,
         "days": DAYS,
         "models": spent.by_model[:MODELS_SHOWN],
-        "keys": (await key_uses(services, usage, part))[:MODELS_SHOWN],
+        "keys": await key_uses(services, usage, part, MODELS_SHOWN),
         "requests": await asyncio.to_thread(_requests, services, scope),
     }
 
@@ -219,9 +219,11 @@ async def _of_ledger(services: Services) -> list[Alert]:
     )
 
 
-async def key_uses(services: Services, usage: UsageFigures, part: str | None) -> list[KeyUse]:
-    """Return the usage of each key in these days, most tokens first. Raises DatabaseFailing."""
-    used = await usage.keys(part)
+async def key_uses(
+    services: Services, usage: UsageFigures, part: str | None, most: int | None = None
+) -> list[KeyUse]:
+    """Return the usage of each key in these days, or of `most` keys, most tokens first. Raises DatabaseFailing."""
+    used = (await usage.keys(part))[:most]
     names = await services.ledger.look(lambda session: names_of(session, [total.group[0] for total in used]))
     return [
         KeyUse(

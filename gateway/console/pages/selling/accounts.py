@@ -6,7 +6,7 @@ what routes raise. Methods about payments raise FeatureUnsupported at a marketpl
 
 import asyncio
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -106,7 +106,7 @@ class PayoutLine(Struct, frozen=True, rename={"amount_nano": "amount"}):
 class Connect(Struct, frozen=True, rename={"is_ready": "ready"}):
     """State of the payout account: missing, unfinished at Stripe, or ready."""
 
-    is_ready: bool = False
+    is_ready: bool
     reason: str | None = None
     has_account: bool = True
 
@@ -173,7 +173,7 @@ class OwnAccount:
         try:
             account = await payments_service.ask(payments_service.payments.sellers.find, self._user)
         except NotFound:
-            return Connect(has_account=False)
+            return Connect(is_ready=False, has_account=False)
         return Connect(account.is_ready, account.frozen_reason or account.reason, account.account_id is not None)
 
     async def onboard(self, once: str) -> str:
@@ -213,7 +213,7 @@ class RemoteAccount:
     """This machine's account at the configured marketplace, read over HTTP with the owner's key from the settings."""
 
     url: str
-    key: str | None
+    key: str | None = field(repr=False)
     allows_loopback: bool
     is_here: bool = False
 
@@ -231,7 +231,7 @@ class RemoteAccount:
         try:
             return await self._ask("/accounting/v1/sellers/me", Connect)
         except NotFound:
-            return Connect(has_account=False)
+            return Connect(is_ready=False, has_account=False)
 
     async def onboard(self, once: str) -> str:
         """Return the link to Stripe's onboarding. Raises Overloaded if the marketplace gives no https link."""
