@@ -6,6 +6,7 @@ pydantic uses another engine, for which `$` is the end of the text.
 import ast
 import re
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated
 
@@ -13,7 +14,8 @@ import pytest
 from pydantic import Field, TypeAdapter, ValidationError
 
 PACKAGES = ("accounting", "cluster", "gateway", "market")
-_AT_THE_END = re._constants.AT_END  # type: ignore[attr-defined]
+_PARSER = import_module("re._parser")
+_AT_THE_END = import_module("re._constants").AT_END
 _MAY_HAVE_PATTERNS = re.compile(r"\bre\.|\bMeta\b")
 
 
@@ -78,7 +80,7 @@ def _text(node: ast.expr) -> str | bytes | None:
 
 
 def is_loose(pattern: str | bytes) -> bool:
-    parsed = re._parser.parse(pattern)  # type: ignore[attr-defined]
+    parsed = _PARSER.parse(pattern)
     return any(each is _AT_THE_END for each in _leaves(parsed))
 
 
