@@ -115,6 +115,11 @@ async def open_shop(serve: Serve, dsn: str | None = None, **settings: Any) -> As
             **{"pool_rest_days": 0} | settings,
         )
         async with serve(dsn, payments) as served:
-            yield Shop(served, stripe)
+            shop = Shop(served, stripe)
+            async with asyncio.timeout(PATIENCE_S):
+                # The first round compares Stripe with the ledger. It must not meet a payment that is not told yet.
+                while not shop.payments_service.keeper.state.reconciliation.at_ns:
+                    await asyncio.sleep(0.01)
+            yield shop
     finally:
         stripe.stop()
