@@ -121,7 +121,7 @@ class ModelClient:
 
     async def close(self) -> None:
         """Close without a farewell, since a process that stands still would never answer it."""
-        # Abort before the first await: whoever cancels this coroutine would otherwise leave the socket open.
+        # Abort before the first await: a cancellation there would otherwise leave the socket open.
         self._channel.writer.transport.abort()
         self._reading.cancel()
         await asyncio.gather(self._reading, return_exceptions=True)

@@ -1,6 +1,6 @@
 """Child processes: how this process starts, asks and ends them, and how they end with it.
 
-A child of ours reads its stdin, and the parent holds the other end. The kernel closes it however the parent ends, so
+Each child reads its stdin, and the parent holds the other end. The kernel closes it however the parent ends, so
 that no such child outlives its parent, not even after `kill -9`.
 """
 

@@ -199,7 +199,7 @@ def _show(report: Report) -> None:
 
 
 def _refusal(error: Exception) -> tuple[str, str | None, int] | None:
-    """Return an error's text, the request's field that is to blame, and the exit status; None for a fault of ours."""
+    """Return an error's text, the request's field that is to blame, and the exit status; None for a bug."""
     import sqlite3
 
     from pydantic import ValidationError
@@ -241,7 +241,7 @@ def _refusal(error: Exception) -> tuple[str, str | None, int] | None:
         case sqlite3.Error():
             return f"cannot read the records of the market: {error}", None, output.FAILED
         case ConnectionError() | TimeoutError():
-            return None  # The reader of stdout has left, or a fault of ours: neither is about a file.
+            return None  # The reader of stdout has left, or it is a bug: neither is about a file.
         case OSError(filename=name):
             # A full disk is reported without a file.
             reason = error.strerror or str(error)

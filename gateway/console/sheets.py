@@ -21,7 +21,7 @@ Rows = Sequence[Sequence[object]]
 def streamed_sheet(
     name: str, columns: Sequence[str], read: Callable[[Any, int], Awaitable[tuple[Rows, Any]]]
 ) -> Response:
-    """Return the file. `read` returns up to so many rows after a place, at first None, and the next place or None.
+    """Return the file. `read` gets a place (None at first) and a limit; it returns rows and the next place or None.
 
     After `_LASTS_S` the transfer is aborted: a file that simply ended would look complete.
     """

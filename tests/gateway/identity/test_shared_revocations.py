@@ -21,7 +21,7 @@ pytestmark = pytest.mark.anyio
 needs_etcd = pytest.mark.skipif(ETCD is None, reason="needs etcd: apt-get install etcd-server")
 
 STEP_S = 60.0
-NOBODY = "http://127.0.0.1:9"
+NO_MEMBER = "http://127.0.0.1:9"
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def engine(dsn: str) -> Iterator[Engine]:
 
 
 def keys_of(engine: Engine) -> Keys:
-    """Keys that stay in memory for ever where nobody says anything."""
+    """Keys that stay in memory until a revocation arrives."""
     return Keys(b"secret", read_sessions(engine), write_sessions(engine), clock=lambda: 0.0)
 
 
@@ -90,7 +90,7 @@ async def test_a_key_revoked_at_one_gateway_is_refused_at_the_other(engine: Engi
 
 
 async def test_without_a_member_that_answers_the_database_decides(engine: Engine) -> None:
-    async with gateways(engine, [NOBODY, NOBODY]) as ((keys, shared), _):
+    async with gateways(engine, [NO_MEMBER, NO_MEMBER]) as ((keys, shared), _):
         issued = keys.issue("phone", ("pool",))
         assert keys.find(issued.token)
         await asyncio.to_thread(keys.revoke, issued.row.key_id)
@@ -115,7 +115,7 @@ async def test_any_one_of_three_members_may_be_lost(engine: Engine, tmp_path: Pa
 @needs_etcd
 @pytest.mark.slow
 async def test_a_member_cut_off_from_the_others_says_nothing(engine: Engine, tmp_path: Path) -> None:
-    """What was revoked meanwhile is known everywhere once it hears from them again."""
+    """What was revoked meanwhile is known everywhere once they answer again."""
     with Etcd(tmp_path, 3) as etcd:
         async with gateways(engine, etcd.urls) as ((one, _), (other, shared)):
             await until_it_answers(shared)

@@ -1,4 +1,4 @@
-"""What is computed once for a key and a model is never stale: each decision equals one that is computed anew."""
+"""What is computed once for a key and a model is never stale: each decision equals one that is made without caches."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -34,7 +34,7 @@ SECRET = b"secret" * 6
 
 
 class Gateway:
-    """One that remembers, and the means to compute anew what it should have come to."""
+    """A gateway with its caches, and the same decisions without them."""
 
     def __init__(self, directory: Directory) -> None:
         self.authority = Authority(directory, MACHINE)
@@ -106,9 +106,9 @@ class Gateway:
             call(millrace=Extras(privacy="internal")),
         ):
             decision = self.bench.router.explain(remembered, asked)
-            anew = Router(self.bench.lanes, self.bench.health, RoutingSettings(fallbacks=FALLBACKS), seed=1)
-            anew.pause(self.paused)
-            assert decision.as_data() == anew.explain(stored, asked).as_data()
+            fresh = Router(self.bench.lanes, self.bench.health, RoutingSettings(fallbacks=FALLBACKS), seed=1)
+            fresh.pause(self.paused)
+            assert decision.as_data() == fresh.explain(stored, asked).as_data()
             of_key = self.plans.of(remembered, asked.request.model)
             assert _amounts(of_key) == _amounts(Plans(self.source.counter).of(stored, asked.request.model))
 
@@ -170,7 +170,7 @@ STEPS: dict[str, st.SearchStrategy[Any]] = {
 
 @settings(max_examples=examples(25, 1000), suppress_health_check=list(HealthCheck), deadline=None)
 @given(st.lists(st.one_of([st.tuples(st.just(name), each) for name, each in STEPS.items()]), max_size=15))
-def test_a_decision_equals_one_that_is_computed_anew(directory: Directory, steps: list[tuple[str, Any]]) -> None:
+def test_a_decision_equals_one_without_caches(directory: Directory, steps: list[tuple[str, Any]]) -> None:
     """Whatever changes between two requests: the key, its limits, the operator's pauses, prices, offers, health."""
     gateway = Gateway(directory)
     gateway.compare()

@@ -68,7 +68,7 @@ async def _give(
     work: Callable[[LedgerAccess, str, M], Awaitable[Booked]],
     verb: str = "",
 ) -> Response:
-    """Post the entry of the form `name`, and show the credits of whom it concerns."""
+    """Post the entry of the form `name`, and show the credits of its user or organization."""
     ledger, actor = visitor.authority.ledger, visitor.actor.name
     given, form = await submit_once(visitor, model, lambda new, once: work(ledger, id_of(what, actor, once), new))
     if given is None:
