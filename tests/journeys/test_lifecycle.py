@@ -5,7 +5,6 @@ import re
 import signal
 import sqlite3
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -18,7 +17,15 @@ import pytest
 
 from tests.clusters import DEMO_MODEL
 from tests.databases import Databases
-from tests.gateways import PATIENCE_S, Gateway, complete_command, running_gateway, until
+from tests.gateways import (
+    PATIENCE_S,
+    ForkedCommand,
+    Gateway,
+    complete_command,
+    reading,
+    running_gateway,
+    until,
+)
 
 MODEL = DEMO_MODEL.name
 LONG = {
@@ -127,14 +134,14 @@ def test_the_first_line_is_the_contract(bare: Gateway) -> None:
 
 def test_what_the_first_start_prints_says_what_the_key_may_do(tmp_path: Path) -> None:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("MILLRACE_")}
-    command = [sys.executable, "-m", "gateway", "up", "--port", "0", "--nodes", "0", "--data-dir", str(tmp_path)]
-    with (tmp_path / "said").open("w") as said:
-        process = subprocess.Popen(command, stdout=said, stderr=said, env=environment)
-    try:
-        text = until(lambda: text if "more machines" in (text := (tmp_path / "said").read_text()) else None)
-    finally:
-        process.terminate()
-        process.wait(PATIENCE_S)
+    process = ForkedCommand(["up", "--port", "0", "--nodes", "0", "--data-dir", str(tmp_path)], environment)
+    log: list[str] = []
+    with process.stdout, reading(process, log):
+        try:
+            text = until(lambda: text if "more machines" in (text := "".join(log)) else None)
+        finally:
+            process.terminate()
+            process.wait(PATIENCE_S)
     [console] = [line for line in text.splitlines() if line.startswith("console")]
     assert console.endswith("/console (read-only with this key)")
     assert re.search(
