@@ -99,25 +99,6 @@ def _read_some(gateway: Gateway, request: httpx.Request, begun: threading.Event,
         begun.set()
 
 
-def test_a_killed_gateway_takes_its_nodes_along_and_keeps_its_ledger(tmp_path: Path) -> None:
-    with running_gateway(tmp_path, nodes=1, from_templates=False) as gateway:
-        family = gateway.processes()
-        raw = gateway.openai().chat.completions.with_raw_response.create(
-            model=MODEL, messages=[{"role": "user", "content": "Hello"}], max_tokens=4
-        )
-        booked = gateway.record(raw.headers["x-request-id"])
-        first_key = gateway.api_key
-        gateway.process.kill()
-        _, alive = psutil.wait_procs(family, PATIENCE_S)
-        assert not alive
-    # The ledger and the keys are what it keeps: it needs no machine for them.
-    with running_gateway(tmp_path, model=None) as gateway:
-        assert gateway.record(raw.headers["x-request-id"]) == booked
-        assert gateway.api_key != first_key
-        for key in (first_key, gateway.api_key):
-            assert list(gateway.openai(key).models.list()) == []
-
-
 @pytest.fixture(scope="module")
 def bare(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
     with running_gateway(tmp_path_factory.mktemp("bare"), model=None) as gateway:
