@@ -143,7 +143,7 @@ def _import_gateway() -> None:
     """Import all that any command may, and build the commands: 2 s of CPU in each gateway otherwise."""
     import typer.main
 
-    from tests.spared_work import share_commands
+    from tests.spared_work import prepare_routes, share_commands, share_routes
 
     for package in map(importlib.import_module, _GATEWAY):
         for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
@@ -151,6 +151,8 @@ def _import_gateway() -> None:
                 importlib.import_module(found.name)
     for name in _LATE:
         importlib.import_module(name)
+    share_routes()
+    prepare_routes()
     share_commands()
     typer.main.get_command(importlib.import_module("gateway.cli.main").app)
 
