@@ -23,7 +23,7 @@ pytestmark = pytest.mark.anyio
 log = structlog.get_logger(__name__)
 
 PROMPTS = ("Once upon a time", "The river", "In the morning the old man", "A stone")
-LONG = examples(150, 250)
+LONG = examples(100, 250)
 # The longest silence in an answer, on a machine that is busy with other things.
 MOVE_PAUSE_S = 5.0
 

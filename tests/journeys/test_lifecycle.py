@@ -31,7 +31,7 @@ MODEL = DEMO_MODEL.name
 LONG = {
     "model": MODEL,
     "messages": [{"role": "user", "content": "Tell me a story."}],
-    "max_tokens": 600,
+    "max_tokens": 300,
     "ignore_eos": True,
     "temperature": 0,
     "stream": True,
