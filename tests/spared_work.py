@@ -10,6 +10,7 @@ from unittest import mock
 
 import fastapi.routing
 import httpx
+import structlog
 import typer.main
 import typer.testing
 from sqlalchemy import Engine
@@ -30,6 +31,7 @@ def spare_cpu() -> None:
     _share_tls_contexts()
     share_routes()
     _share_statements()
+    _log_plain_tracebacks()
     leave_writes_to_the_system()
 
 
@@ -111,6 +113,12 @@ def share_routes() -> None:
         return prepared[key][0]
 
     kind.from_api_route = prepare_once  # type: ignore[method-assign]
+
+
+def _log_plain_tracebacks() -> None:
+    """Where logs are not configured, structlog has rich show every variable: 0.3 to 1 s of CPU for each exception."""
+    plain = structlog.dev.ConsoleRenderer(colors=False, exception_formatter=structlog.dev.plain_traceback)
+    structlog.configure(processors=[*structlog.get_config()["processors"][:-1], plain])
 
 
 def _share_statements() -> None:
