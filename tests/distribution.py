@@ -22,6 +22,13 @@ WITH_REFERENCE = (
     "tests/cluster/test_tokens.py",
 )
 """Files that compare with models of transformers: a process needs 2 s of CPU to import them."""
+OF_ONE_SERVER = (
+    "tests/accounting/test_kill.py",
+    "tests/accounting/test_leading.py",
+    "tests/accounting/payments/test_killed.py",
+    "tests/accounting/proofs/test_maker_killed.py",
+)
+"""Files whose processes are forks of one server, which takes 2 s of CPU to start; see tests/accounting/forks.py."""
 WAITING = (
     "tests/clients",
     "tests/gateway/batches",
@@ -55,6 +62,8 @@ def group_of(path: str) -> str:
         return "tests/journeys"
     if path in WITH_REFERENCE:
         return "models of transformers"
+    if path in OF_ONE_SERVER:
+        return "tests/accounting/forks"
     return path
 
 

@@ -1,6 +1,5 @@
 """kill -9 of the writer at each named place: nothing that was answered is lost, nothing is booked twice."""
 
-import multiprocessing
 import random
 import time
 from typing import get_args
@@ -15,16 +14,13 @@ from accounting.spending.lease import LEASE_NS
 from accounting.spending.reaper import open_holds
 from accounting.tables import event_table, usage_table
 from tests.accounting.doomed_writer import COMPUTE_NANO, CREDIT_NANO, REFUND_NANO, WRITERS, credit, write
+from tests.accounting.forks import processes
 from tests.accounting.ledgers import ANSWER_S, LedgerService
 
 REACH_S = 240
 """A writer that has not reached its place by then never will, however busy the machine is."""
 PLACES: tuple[Failpoint, ...] = get_args(Failpoint)
 KINDS = {"credit", "hold", "cap", "void", "use", "mat", "refund", "usage"}
-
-# Forks from a server that has imported everything and has no threads: fast, and safe.
-processes = multiprocessing.get_context("forkserver")
-processes.set_forkserver_preload(["tests.accounting.doomed_writer"])
 
 
 def _answers_until_death(dsn: str, name: str, place: Failpoint | None, chance: random.Random) -> dict[str, int]:

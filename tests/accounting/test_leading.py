@@ -1,6 +1,5 @@
 """A ledger that several gateways share: one writes, even if one dies or freezes; answered events are kept once."""
 
-import multiprocessing
 import os
 import signal
 import threading
@@ -26,14 +25,13 @@ from accounting.replication.tables import leader_table
 from accounting.rules import burst
 from accounting.tables import event_table
 from runtime.database import open_engine, write_sessions
+from tests.accounting.forks import processes
 from tests.accounting.ledgers import ANSWER_S, START_NS, LedgerService
 from tests.accounting.sharing_gateway import CREDIT_NANO, credit, share
 from tests.databases import Databases
 
 LONG_S = 60
 ENOUGH = 5
-
-processes = multiprocessing.get_context("forkserver")
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ import structlog
 
 from cluster.generation import GenerateRequest, Limits, TextPrompt, TokenEvent
 from tests.clusters import GREEDY, PATIENCE_S, Cluster, child, running_cluster
+from tests.examples import examples
 from tests.templates import family_of
 
 pytestmark = pytest.mark.anyio
@@ -22,7 +23,7 @@ pytestmark = pytest.mark.anyio
 log = structlog.get_logger(__name__)
 
 PROMPTS = ("Once upon a time", "The river", "In the morning the old man", "A stone")
-LONG = 250
+LONG = examples(100, 250)
 # The longest silence in an answer, on a machine that is busy with other things.
 MOVE_PAUSE_S = 5.0
 
@@ -68,7 +69,7 @@ async def disturbed(cluster: Cluster, name: str, damage: Callable[[], None]) -> 
 
 
 async def undisturbed(cluster: Cluster) -> list[Stream]:
-    return [await Stream(prompt).run(cluster, f"calm-{at}") for at, prompt in enumerate(PROMPTS)]
+    return await asyncio.gather(*(Stream(prompt).run(cluster, f"calm-{at}") for at, prompt in enumerate(PROMPTS)))
 
 
 def the_same(streams: list[Stream], expected: list[Stream]) -> bool:

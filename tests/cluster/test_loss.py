@@ -30,7 +30,7 @@ pytestmark = pytest.mark.anyio
 
 PROMPT = "Once upon a time"
 LONG = 900
-TO_BE_CUT = 400
+TO_BE_CUT = 200
 CHOICES = 8
 
 

@@ -14,6 +14,7 @@ import httpx
 import pytest
 
 from tests.clusters import DEMO_MODEL
+from tests.examples import examples
 from tests.fakes.cut_wire import Scissors, wire_to
 from tests.gateway.lanes.test_cluster import TEMPLATE, WEATHER
 from tests.gateways import Gateway, running_gateway
@@ -93,7 +94,7 @@ def test_an_answer_that_is_cut_anywhere_goes_on_at_the_replica(replicas: Replica
     fields = SCENARIOS[name]
     whole, expected = ask(replicas.left, **fields)
     chance = Random(name)
-    for _ in range(4):
+    for _ in range(examples(2, 4)):
         before = replicas.scissors.cuts
         replicas.scissors.after_bytes = chance.randrange(len(whole.content))
         answer, heard = ask(replicas.asker, **fields)
@@ -149,7 +150,7 @@ def test_what_cannot_be_gone_on_with_names_its_field(
 
 def test_a_gateway_that_is_killed_leaves_its_answer_to_its_replica(replicas: Replicas) -> None:
     """The last test of all: one of the two is gone then, and what breaks off has nobody to go on with it."""
-    fields: dict[str, Any] = {"temperature": 0, "max_tokens": 400, "ignore_eos": True}
+    fields: dict[str, Any] = {"temperature": 0, "max_tokens": 240, "ignore_eos": True}
     whole, expected = ask(replicas.left, **fields)
     assert exact(said(_while_killed(replicas, fields))) == exact(expected)
     replicas.scissors.after_bytes = len(whole.content) // 2

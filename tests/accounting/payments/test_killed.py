@@ -1,12 +1,11 @@
 """kill -9 between storing, calling and booking: nothing is lost, and nothing happens twice."""
 
-import multiprocessing
-
 import pytest
 
 from accounting.ledger.journal import Failpoint
 from accounting.payments.calls import CallFailpoint
 from accounting.payments.inbox import Source
+from tests.accounting.forks import processes
 from tests.accounting.ledgers import ANSWER_S
 from tests.accounting.payments.doomed_payer import deal, die_dealing
 from tests.accounting.payments.marketplace import USD, Marketplace
@@ -36,9 +35,6 @@ _AGAIN: tuple[tuple[CallFailpoint | Failpoint, int], ...] = (
     ("after_commit", 5),
 )
 PLACES = (*_ONCE, *(pytest.param(*place, marks=pytest.mark.slow) for place in _AGAIN))
-
-processes = multiprocessing.get_context("forkserver")
-processes.set_forkserver_preload(["tests.accounting.payments.doomed_payer"])
 
 
 def _mail(marketplace: Marketplace) -> list[tuple[Source, bytes, str]]:

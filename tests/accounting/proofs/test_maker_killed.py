@@ -1,6 +1,5 @@
 """kill -9 of a maker at each named place: no gap, no wrong block, and the next maker continues."""
 
-import multiprocessing
 import random
 from pathlib import Path
 from typing import get_args
@@ -9,14 +8,12 @@ import pytest
 from sqlalchemy import Engine
 
 from accounting.proofs.maker import Failpoint
+from tests.accounting.forks import processes
 from tests.accounting.ledgers import ANSWER_S
 from tests.accounting.proofs.doomed_maker import make
 from tests.accounting.proofs.proven import checked, maker
 
 PLACES: tuple[Failpoint, ...] = get_args(Failpoint)
-
-processes = multiprocessing.get_context("forkserver")
-processes.set_forkserver_preload(["tests.accounting.proofs.doomed_maker"])
 
 
 def _last_event_before_death(dsn: str, key: Path, name: str, place: Failpoint, passes: int) -> int:

@@ -448,7 +448,9 @@ def test_what_one_way_does_and_refuses_the_others_do_and_refuse(ways: Ways, oper
     def check(steps: list[tuple[str, Fields]], fields: Fields) -> None:
         ways.begin()
         try:
-            for name, given_fields in (*BEGINNING, *steps, (operation.name, fields)):
+            for name, given_fields in BEGINNING:
+                ways.prepare(by_name[name], given_fields)
+            for name, given_fields in (*steps, (operation.name, fields)):
                 ways.compare(by_name[name], given_fields)
         finally:
             ways.end()

@@ -102,12 +102,12 @@ class Way:
     keys: list[str] = field(default_factory=list)
     """Ids of the example's keys, oldest first."""
 
-    def run(self, operation: Operation, fields: Fields) -> Outcome:
+    def run(self, operation: Operation, fields: Fields, *, by_route: bool = False) -> Outcome:
         """Run the operation; if this way has none, by the route, and without an answer to compare."""
         audit = self.served.services.directory.audit
         newest = audit.entries(Filter(), limit=1)
         referred = _replaced(fields, {f"<key {at}>": key for at, key in enumerate(self.keys)})
-        refusal, answer = self.send(operation, referred)
+        refusal, answer = Way.send(self, operation, referred) if by_route else self.send(operation, referred)
         entries = audit.entries(Filter(), limit=50)
         new = [each for each in reversed(entries) if not newest or each.seq > newest[0].seq]
         self.keys += [each.after["key_id"] for each in new if each.action == "key.create" and each.after]
@@ -203,6 +203,12 @@ class Ways:
             assert isinstance(lane, PoolLane)
             for backend in [*lane.pool.backends()]:
                 way.portal.call(lane.pool.remove, backend.settings.name)
+
+    def prepare(self, operation: Operation, fields: Fields) -> None:
+        """Run the operation by the route of each gateway, which takes a quarter of the CPU of `compare`."""
+        given = _replaced(fields, {"%": str(self.example)})
+        for way in (self.route, self.form, self.command):
+            assert way.run(operation, given, by_route=True).refusal is None
 
     def compare(self, operation: Operation, fields: Fields) -> None:
         """Run the operation on each way, and assert that they did or refused the same."""

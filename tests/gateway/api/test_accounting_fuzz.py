@@ -77,7 +77,7 @@ def test_nothing_that_is_sent_is_a_fault_of_ours(serve: Serve, dsn: str) -> None
         clients = (shop.served.machine, shop.of("ann"))
         try:
 
-            @settings(max_examples=examples(40, 200), suppress_health_check=list(HealthCheck))
+            @settings(max_examples=examples(25, 200), suppress_health_check=list(HealthCheck))
             @given(st.sampled_from(clients), st.sampled_from((*WRITES, *READS)), texts, changes, keys)
             def check(
                 client: httpx.AsyncClient, route: tuple[str, str], name: str, change: Any, key: str | None

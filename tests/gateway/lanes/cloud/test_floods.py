@@ -36,7 +36,7 @@ def flooded(configuration: CloudConfiguration) -> Iterator[RunningWorker]:
         models = configuration.models | floods
         bounds = msgspec.structs.replace(configuration.timeouts, first_byte_s=60, between_chunks_s=60, total_s=60)
         flooded = msgspec.structs.replace(configuration, models=models, timeouts=bounds)
-        with running_worker(flooded) as running:  # A fork would have the memory of its template.
+        with running_worker(flooded, from_template=True) as running:
             yield running
 
 

@@ -22,8 +22,8 @@ from tests.gateway.lanes.cloud.running import MESSAGES, RunningWorker, client_of
 
 @pytest.fixture
 def own_worker(configuration: CloudConfiguration) -> Iterator[RunningWorker]:
-    """A worker that a test ends, in a real process: how it exits is what is looked at."""
-    with running_worker(configuration) as running:
+    """A worker that a test ends."""
+    with running_worker(configuration, from_template=True) as running:
         yield running
 
 
@@ -46,9 +46,8 @@ def test_its_memory_is_bounded(worker: RunningWorker) -> None:
     assert soft == hard == LIMITS.memory_bytes_max
 
 
-def test_it_ends_when_the_gateway_is_gone(configuration: CloudConfiguration, openai_fake: ProviderServer) -> None:
+def test_it_ends_when_the_gateway_is_gone(own_worker: RunningWorker, openai_fake: ProviderServer) -> None:
     with (
-        running_worker(configuration, from_template=True) as own_worker,
         client_of(own_worker.socket_path) as client,
         client.stream("POST", "/v1/chat/completions", json=_slow_chat()) as response,
     ):

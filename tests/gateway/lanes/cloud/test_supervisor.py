@@ -157,10 +157,7 @@ async def test_a_worker_that_does_not_come_up(
     assert psutil.Process().children() == children
 
 
-async def test_a_worker_that_eats_memory_is_ended(
-    configuration: CloudConfiguration, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv(FOLDER)
+async def test_a_worker_that_eats_memory_is_ended(configuration: CloudConfiguration) -> None:
     async with supervised(configuration, replace(QUICK, rss_bytes_kill=1)) as worker:
         await worker.start()
         pid = worker.pids[0]
