@@ -98,7 +98,7 @@ async def open_services(settings: Settings, folder: DataFolder) -> AsyncGenerato
         secret = open_secret(settings.identity, folder.path, write)
         proofs = _block_maker(read, write, folder)
         ledger = LedgerService(read, write, open_shared(settings, write), proofs)
-        _start(ledger, settings)
+        ledger.start()
         if database:
             ledger.unkept_why = lambda: storage.trouble
         ledger.inspect()
@@ -281,14 +281,6 @@ def _block_maker(read: Callable[[], Session], write: Callable[[], Session], fold
         return BlockMaker(read, write, KeyFile(folder.ledger_key))
     except CheckpointUnusable as error:
         raise SettingsInvalid(f"data_dir: {error}") from None
-
-
-def _start(ledger: LedgerService, settings: Settings) -> None:
-    try:
-        ledger.start()
-    except OSError as error:
-        where = f"ledger.host, ledger.port: cannot listen at {settings.ledger.host}:{settings.ledger.port}"
-        raise SettingsInvalid(f"{where}: {error.strerror or error}") from None
 
 
 def _turns(metrics: Metrics, settings: RoutingSettings) -> Turns:

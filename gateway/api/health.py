@@ -70,6 +70,7 @@ async def _metrics(services: Services, _: Request) -> Response:
     services.metrics.cluster_epoch.set(topology.epoch)
     services.metrics.ledger_leader.set(services.ledger.leads)
     services.metrics.ledger_epoch.set(services.ledger.epoch)
+    services.metrics.ledger_dropped_groups.set(services.ledger.dropped_groups)
     if (left := services.ledger.unproven) is not None:
         services.metrics.ledger_unproven_events.set(left.events)
         services.metrics.ledger_unproven_seconds.set(left.age_s(time.time_ns()))
