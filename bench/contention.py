@@ -85,7 +85,7 @@ def measure(name: str, engine: Engine, clients: int, seconds: float) -> None:
         range_ = f"{min(ratios):.1f}-{max(ratios):.1f}"
         print(f"| {name} | over row locking | {clients} | {statistics.median(ratios):.1f}x ({range_}) | | | |")
     if _is_shared(engine):
-        with _leader_elsewhere(engine), our_purchases(engine) as purchase:
+        with leader_elsewhere(engine), our_purchases(engine) as purchase:
             following = [run(purchase, clients, each_s, f"following{turn}") for turn in range(TURNS)]
         check(engine)
         _print(name, "Millrace, through another gateway", clients, following)
@@ -169,7 +169,7 @@ def _poster(engine: Engine) -> Iterator[Poster]:
 
 
 @contextmanager
-def _leader_elsewhere(engine: Engine) -> Iterator[None]:
+def leader_elsewhere(engine: Engine) -> Iterator[None]:
     """Have another process lead the ledger."""
     processes = multiprocessing.get_context("spawn")
     ours, others = processes.Pipe()
