@@ -7,6 +7,7 @@ before it sends the second, as a request does.
 
 import functools
 import itertools
+import multiprocessing
 import operator
 import os
 import statistics
@@ -15,6 +16,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
+from multiprocessing.connection import Connection
 
 from sqlalchemy import Engine
 
@@ -25,7 +27,7 @@ from accounting.replication.shared import SharedLedger
 from accounting.rules import grants, market
 from accounting.rules.parts import HeldPart, Share
 from bench.row_locking import RowLocking
-from runtime.database import read_sessions, write_sessions
+from runtime.database import open_engine, read_sessions, write_sessions
 
 CHARGE_NANO = 1_000
 FEE_BPS = 500
@@ -59,7 +61,10 @@ class Figures:
 
 
 def measure(name: str, engine: Engine, clients: int, seconds: float) -> None:
-    """Print our figures. On PostgreSQL, plain row locking is measured in alternation and printed too."""
+    """Print our figures.
+
+    On PostgreSQL, plain row locking is measured in alternation, and then a gateway that follows another one.
+    """
     each_s = seconds / TURNS
     own, others = list[Figures](), list[Figures]()
     with ExitStack() as stack:
@@ -79,6 +84,11 @@ def measure(name: str, engine: Engine, clients: int, seconds: float) -> None:
         ratios = [mine.events_per_s / other.events_per_s for mine, other in zip(own, others, strict=True)]
         range_ = f"{min(ratios):.1f}-{max(ratios):.1f}"
         print(f"| {name} | over row locking | {clients} | {statistics.median(ratios):.1f}x ({range_}) | | | |")
+    if _is_shared(engine):
+        with leader_elsewhere(engine), our_purchases(engine) as purchase:
+            following = [run(purchase, clients, each_s, f"following{turn}") for turn in range(TURNS)]
+        check(engine)
+        _print(name, "Millrace, through another gateway", clients, following)
 
 
 @contextmanager
@@ -156,6 +166,31 @@ def _poster(engine: Engine) -> Iterator[Poster]:
         poster.stop(ANSWER_S)
         if shared:
             shared.stop()
+
+
+@contextmanager
+def leader_elsewhere(engine: Engine) -> Iterator[None]:
+    """Have another process lead the ledger."""
+    processes = multiprocessing.get_context("spawn")
+    ours, others = processes.Pipe()
+    dsn = engine.url.render_as_string(hide_password=False)
+    leader = processes.Process(target=_lead, args=(dsn, others))
+    leader.start()
+    try:
+        ours.recv()
+        yield
+    finally:
+        ours.send("end")
+        leader.join(ANSWER_S)
+
+
+def _lead(dsn: str, answers: Connection) -> None:
+    engine = open_engine(dsn)
+    with _poster(engine) as poster:
+        poster.submit(grants.manual_credit("leader", "leader", 1, "bench")).result(ANSWER_S)
+        answers.send("leads")
+        answers.recv()
+    engine.dispose()
 
 
 def _is_shared(engine: Engine) -> bool:

@@ -259,12 +259,7 @@ def _open_ledger(base: _Base, metrics: Metrics) -> LedgerService:
     except CheckpointUnusable as error:
         raise SettingsInvalid(f"data_dir: {error}") from None
     ledger = LedgerService(base.read, base.write, open_shared(base.settings, base.write), proofs)
-    try:
-        ledger.start()
-    except OSError as error:
-        own = base.settings.ledger
-        where = f"ledger.host, ledger.port: cannot listen at {own.host}:{own.port}"
-        raise SettingsInvalid(f"{where}: {error.strerror or error}") from None
+    ledger.start()
     if base.has_own_database:
         ledger.unkept_why = lambda: base.storage.trouble
     ledger.inspect()

@@ -4,12 +4,12 @@ from accounting.errors import LedgerUnavailable
 
 
 class LeaderAway(LedgerUnavailable):
-    """Raised when no gateway leads the ledger at the moment, or the leader cannot be reached."""
+    """Raised when no gateway leads the ledger at the moment, or the leader does not answer."""
 
 
 class Deposed(LeaderAway):
     """Raised when another process has replaced this one as leader. Nothing of the transaction was booked."""
 
 
-class FrameInvalid(LeaderAway):
-    """Raised when the other end sent an invalid frame."""
+class MessageInvalid(LeaderAway):
+    """Raised when the other end sent a message that cannot be read."""

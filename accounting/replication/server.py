@@ -1,190 +1,167 @@
-"""Run the leader's RPC server: it passes events of other gateways to the one writer and returns the results.
+"""Run the leader's end of the outbox: hand the events of other gateways to the one writer, and write its answers."""
 
-Each connection has a thread. There are as many as gateways that share the ledger, and a few for clients that have
-not authenticated yet. The server always listens, so its address is known before this process claims the lease.
-While it is shut it admits no client.
-"""
-
-import errno
 import logging
-import socket
-import ssl
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
+from functools import partial
+from itertools import groupby
+from operator import attrgetter
+from queue import SimpleQueue
+from typing import NamedTuple
 
 from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.orm import Session
 
-from accounting.errors import DatabaseFailing, LedgerError
+from accounting.errors import DatabaseFailing, LedgerBusy, LedgerError, LedgerUnavailable, PosterStopped
 from accounting.ledger.postings import Posted, Posting
-from accounting.replication.client import cut
-from accounting.replication.credentials import Credentials, peer_fingerprint, refuse_other_protocols
-from accounting.replication.errors import LeaderAway
-from accounting.replication.frames import Reply, pack_answers, read_frame, unpack_events
-from accounting.replication.handshakes import UNDER_WAY_MAX, Handshakes
+from accounting.replication.client import LOOK_S
+from accounting.replication.errors import MessageInvalid
+from accounting.replication.messages import Reply, pack_answers, unpack_events
+from accounting.replication.outbox import KEPT_S, ROWS_AT_ONCE, SENT, Outbox, Sent
 
 _log = logging.getLogger(__name__)
 
-CONNECTIONS_MAX = 128
-"""Most gateways at once. Clients that are still in a handshake are not counted."""
-HANDSHAKE_S = 3.0
-"""Longest handshake, from its first byte to its last."""
-SILENCE_S = 120.0
-"""The server closes a link that is silent for this many seconds. Its gateway dials again when it needs one."""
-BOOKING_S = 12.0
-"""Longest wait for the writer's answers to one frame."""
-TRUSTED_S = 0.5
-"""Longest time until a newly registered certificate is known here, in seconds."""
-_ACCEPT_PAUSE_S = 0.5
-# Threads of evicted clients end in a moment, unless they wait for the database.
-_THREADS_MAX = CONNECTIONS_MAX + 2 * UNDER_WAY_MAX
-_ENDED = (errno.EINVAL, errno.EBADF)
+RETRY_S = 1.0
+"""Pause after a failure of the database, in seconds."""
+DROP_EVERY_S = 5.0
+_STOP_S = 5.0
+
+
+class _Booking(NamedTuple):
+    """A group whose events were handed to the writer, and the epoch that this process led then."""
+
+    epoch: int
+    group: Sent
+    events: "list[Future[Posted] | LedgerError]"
 
 
 class LeaderServer:
-    """Own a listening port, its thread, and a thread for each connection.
+    """Own a thread that takes groups from the outbox while this process leads, and one that writes the replies.
 
     Args:
-        credentials: this process's key and certificate.
-        certificates: returns every gateway's certificate (PEM) by its fingerprint.
+        open_session: returns sessions that may write.
+        gateway: this process's id, whose own groups it leaves alone.
         submit: hands an event to the writer.
+        epoch: returns the epoch that this process leads, or None.
     """
 
     def __init__(
         self,
-        credentials: Credentials,
-        certificates: Callable[[], dict[str, str]],
+        open_session: Callable[[], Session],
+        gateway: str,
         submit: "Callable[[Posting], Future[Posted]]",
+        epoch: Callable[[], int | None],
     ) -> None:
-        self._trust = _Trust(credentials, certificates)
+        self._taking = Outbox(open_session, gateway, SENT)
+        self._answering = Outbox(open_session, gateway)
         self._submit = submit
-        self._listening: socket.socket | None = None
-        self._is_open = False
-        self._links: dict[threading.Thread, socket.socket] = {}
-        self._handshakes = Handshakes[threading.Thread]()
-        self._changing = threading.Lock()
+        self._epoch = epoch
+        # Both threads change it, each time by one call that no other thread can interrupt.
+        self._taken: set[int] = set()
+        self._booked: SimpleQueue[_Booking | None] = SimpleQueue()
+        self._drops_s = 0.0
+        self._stopping = threading.Event()
+        self._threads = [
+            threading.Thread(target=self._take, name="ledger server", daemon=True),
+            threading.Thread(target=self._answer, name="ledger replies", daemon=True),
+        ]
+        self.dropped = 0
+        """The groups that were dropped because of their age."""
 
-    def listen(self, host: str, port: int) -> int:
-        """Take a port and return it. Raises OSError if it is already taken."""
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        self._listening = listening = socket.create_server((host, port), family=family, backlog=64)
-        threading.Thread(target=self._accept, args=(listening,), name="ledger server", daemon=True).start()
-        return int(listening.getsockname()[1])
+    def start(self) -> None:
+        for thread in self._threads:
+            thread.start()
 
-    def open(self) -> None:
-        """Admit gateways from now on."""
-        with self._changing:
-            self._is_open = True
+    def stop(self) -> None:
+        """End the threads. Groups that are not answered stay for the next leader."""
+        self._stopping.set()
+        self._booked.put(None)
+        for thread in self._threads:
+            if thread.ident is not None:
+                thread.join(_STOP_S)
 
-    def shut(self) -> None:
-        """End every connection and admit no client. Events that were received may still be booked."""
-        with self._changing:
-            self._is_open = False
-            for link in self._links.values():
-                cut(link)
+    def _take(self) -> None:
+        while not self._stopping.is_set():
+            with self._failures_logged():
+                if (epoch := self._epoch()) is None:
+                    self._taking.close()
+                    self._stopping.wait(LOOK_S)
+                else:
+                    self._take_once(epoch)
+        self._taking.close()
 
-    def close(self) -> None:
-        """Shut down for good, and wait up to a second for each thread."""
-        self.shut()
-        if self._listening:
-            cut(self._listening)
-        with self._changing:
-            threads = list(self._links)
-        for thread in threads:
-            thread.join(1.0)
+    def _take_once(self, epoch: int) -> None:
+        """Hand the groups that are there to the writer, then wait for others."""
+        if time.monotonic() >= self._drops_s:
+            self._drop_old()
+        groups = self._taking.take(list(self._taken))
+        for group in groups:
+            booking = _Booking(epoch, group, self._start(group))
+            self._taken.add(group.sent_ns)
+            futures = [each for each in booking.events if isinstance(each, Future)]
+            if futures:
+                # The writer answers in order.
+                futures[-1].add_done_callback(partial(self._finish, booking))
+            else:
+                self._finish(booking)
+        if len(groups) < ROWS_AT_ONCE:
+            # A group that came meanwhile has sent its notification, too.
+            self._taking.wait(LOOK_S)
 
-    def _accept(self, listening: socket.socket) -> None:
-        with listening:
-            while True:
-                try:
-                    connection, address = listening.accept()
-                except OSError as error:
-                    if error.errno in _ENDED:
-                        return
-                    # For example, no file descriptors are left: connections that close may free some.
-                    _log.error("the ledger's server cannot accept connections: %s", error)
-                    time.sleep(_ACCEPT_PAUSE_S)
-                    continue
-                connection.settimeout(HANDSHAKE_S)
-                self._receive(connection, str(address[0]))
+    def _finish(self, booking: _Booking, _: object = None) -> None:
+        self._booked.put(booking)
 
-    def _receive(self, connection: socket.socket, where: str) -> None:
-        thread = threading.Thread(target=self._serve, args=(connection, where), name="ledger link", daemon=True)
-        with self._changing:
-            is_welcome = self._is_open and len(self._links) < _THREADS_MAX
-            if is_welcome:
-                self._links[thread] = connection
-                put_out = self._handshakes.enter(thread, where)
-                if put_out is not None:
-                    cut(self._links[put_out])
-                # `close` joins all threads in the dictionary, and a thread that has not started cannot be joined.
-                thread.start()
-        if not is_welcome:
-            connection.close()
+    def _drop_old(self) -> None:
+        self._drops_s = time.monotonic() + DROP_EVERY_S
+        if dropped := self._taking.drop_old():
+            self.dropped += len(dropped)
+            _log.warning("%d groups of entries were dropped: they waited longer than %g s", len(dropped), KEPT_S)
 
-    def _serve(self, connection: socket.socket, where: str) -> None:
+    def _answer(self) -> None:
+        is_over = False
+        while not is_over:
+            # The writer books many groups in one transaction.
+            found = [self._booked.get(), *(self._booked.get() for _ in range(self._booked.qsize()))]
+            bookings = [each for each in found if each is not None]
+            is_over = len(bookings) < len(found)
+            with self._failures_logged():
+                self._answer_once(bookings)
+            # Those that are not answered are taken again.
+            self._taken.difference_update(each.group.sent_ns for each in bookings)
+        self._answering.close()
+
+    def _answer_once(self, bookings: Sequence[_Booking]) -> None:
+        for epoch, some in groupby(bookings, key=attrgetter("epoch")):
+            replies = [(booking.group, [_answer(each) for each in booking.events]) for booking in some]
+            decided = [
+                (group, pack_answers(answers)) for group, answers in replies if not any(map(_is_open, answers))
+            ]
+            if decided:
+                self._answering.answer(epoch, decided)
+
+    @contextmanager
+    def _failures_logged(self) -> Iterator[None]:
         try:
-            link = self._admit(connection)
-        except (OSError, LedgerError) as error:
-            # Any client may connect as often as it likes, so do not log a line for each at a higher level.
-            _log.debug("%s was not admitted to the ledger: %s", where, error)
-        except Exception:  # noqa: BLE001  the thread's edge: the server stays
-            _log.exception("the ledger's server could not check a client")
-        else:
-            with link:
-                self._attend(link, where)
-        finally:
-            with self._changing:
-                self._handshakes.leave(threading.current_thread())
-                left = self._links.pop(threading.current_thread())
-            left.close()
-            connection.close()
+            yield
+        except SQLAlchemyError as error:
+            _log.warning("the outbox of the ledger cannot be read or written: %s", type(error).__name__)
+            self._stopping.wait(RETRY_S)
+        except Exception:  # noqa: BLE001  the thread's edge: it goes on
+            _log.exception("the outbox of the ledger could not be served")
+            self._stopping.wait(RETRY_S)
 
-    def _attend(self, link: ssl.SSLSocket, where: str) -> None:
-        """Book what a gateway sends until it closes the link."""
+    def _start(self, group: Sent) -> "list[Future[Posted] | LedgerError]":
         try:
-            while content := read_frame(link):
-                link.sendall(pack_answers(self._book(unpack_events(content))))
-        except TimeoutError:
-            _log.debug("%s was silent", where)
-        except (OSError, LedgerError) as error:
-            _log.warning("a link of %s to the ledger ended: %s", where, error)
-        except Exception:  # noqa: BLE001  the thread's edge: the server stays
-            _log.exception("a link to the ledger failed")
+            return [self._start_one(posting) for posting in unpack_events(group.events)]
+        except MessageInvalid as error:
+            # No answers tell its sender that nothing was booked.
+            _log.warning("a group of entries of gateway %s was refused: %s", group.gateway, error)
+            return []
 
-    def _admit(self, connection: socket.socket) -> ssl.SSLSocket:
-        """Complete the handshake.
-
-        Raises OSError or LeaderAway if the client is no gateway, or there are too many.
-        """
-        context = self._trust.context()
-        link = context.wrap_socket(connection, server_side=True, do_handshake_on_connect=False)
-        with self._changing:
-            self._links[threading.current_thread()] = link
-            self._refuse_unwelcome()
-        link.do_handshake()
-        self._trust.check(peer_fingerprint(link))
-        refuse_other_protocols(link)
-        with self._changing:
-            self._refuse_unwelcome()
-            self._handshakes.leave(threading.current_thread())
-        link.settimeout(SILENCE_S)
-        link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        return link
-
-    def _refuse_unwelcome(self) -> None:
-        if not self._is_open or threading.current_thread() not in self._handshakes:
-            raise LeaderAway("the server was shut, or other clients took the slots")
-        if len(self._links) - len(self._handshakes) >= CONNECTIONS_MAX:
-            raise LeaderAway(f"{CONNECTIONS_MAX} gateways are already connected")
-
-    def _book(self, postings: list[Posting | LedgerError]) -> list[Reply]:
-        until_s = time.monotonic() + BOOKING_S
-        started = [self._start(posting) for posting in postings]
-        return [each if isinstance(each, LedgerError) else _answer(each, until_s) for each in started]
-
-    def _start(self, posting: Posting | LedgerError) -> "Future[Posted] | LedgerError":
+    def _start_one(self, posting: Posting | LedgerError) -> "Future[Posted] | LedgerError":
         if isinstance(posting, LedgerError):
             return posting
         try:
@@ -193,40 +170,18 @@ class LeaderServer:
             return error
 
 
-class _Trust:
-    """The trusted certificates, read from the database again when they are half a second old."""
-
-    def __init__(self, credentials: Credentials, certificates: Callable[[], dict[str, str]]) -> None:
-        self._credentials = credentials
-        self._certificates = certificates
-        self._known: dict[str, str] = {}
-        self._context: ssl.SSLContext | None = None
-        self._looked_s = -TRUSTED_S
-        self._looking = threading.Lock()
-
-    def context(self) -> ssl.SSLContext:
-        """Return the TLS context. Raises LeaderAway while the database cannot be read."""
-        with self._looking:
-            if self._context is None or time.monotonic() - self._looked_s >= TRUSTED_S:
-                try:
-                    known = self._certificates()
-                except SQLAlchemyError as error:
-                    reason = f"the gateways' certificates cannot be read: {type(error).__name__}"
-                    raise LeaderAway(reason) from None
-                if self._context is None or known != self._known:
-                    self._context, self._known = self._credentials.server_context(known.values()), known
-                self._looked_s = time.monotonic()
-            return self._context
-
-    def check(self, fingerprint: str) -> None:
-        if fingerprint not in self._known:
-            raise LeaderAway(f"certificate {fingerprint[:16]} belongs to no gateway of this ledger")
-
-
-def _answer(future: "Future[Posted]", until_s: float) -> Reply:
+def _answer(event: "Future[Posted] | LedgerError") -> Reply:
+    if isinstance(event, LedgerError):
+        return event
     try:
-        return future.result(max(0.0, until_s - time.monotonic()))
+        return event.result(0)
     except TimeoutError:
-        return DatabaseFailing("the ledger did not answer in time")
+        # The writer has stopped, and its last transaction is not over yet.
+        return PosterStopped("the ledger closed before this journal entry was posted")
     except LedgerError as error:
         return error
+
+
+def _is_open(answer: Reply) -> bool:
+    """Return whether the event is undecided because a leader ended or lost the lease meanwhile."""
+    return isinstance(answer, LedgerUnavailable) and not isinstance(answer, LedgerBusy | DatabaseFailing)

@@ -6,6 +6,7 @@ A gateway sends unanswered events again under the same keys, to the same leader 
 """
 
 import logging
+import secrets
 import socket
 import threading
 import time
@@ -16,14 +17,12 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
-from accounting.errors import DatabaseFailing, LedgerBusy, LedgerUnavailable
 from accounting.ledger.journal import Failpoint, Journal, OnFailpoint
 from accounting.ledger.postings import Posted, Posting
-from accounting.replication.client import LeaderClient
-from accounting.replication.credentials import make_credentials
+from accounting.replication.client import LOOK_S, LeaderClient
 from accounting.replication.errors import Deposed, LeaderAway
-from accounting.replication.frames import Reply
-from accounting.replication.leader_lease import LEASE_S, REGISTERED_S, Leader, LeaderLease, fence
+from accounting.replication.leader_lease import LEASE_S, Leader, LeaderLease, fence
+from accounting.replication.messages import Reply
 from accounting.replication.server import LeaderServer
 
 _log = logging.getLogger(__name__)
@@ -31,9 +30,7 @@ _log = logging.getLogger(__name__)
 RENEW_S = 1.0
 PATIENCE_S = 12.0
 """Longest wait of a group for a leader's answer, in seconds: time for a lease to end and another to begin."""
-_LOOK_S = 0.25
 _STOP_S = 5.0
-_REFRESH_S = REGISTERED_S / 4
 
 
 def _no_failpoint(_: Failpoint) -> None:
@@ -43,12 +40,10 @@ def _no_failpoint(_: Failpoint) -> None:
 class SharedLedger:
     """Book groups for a `Poster`: in this process while it leads, at the leader while another process does.
 
-    Owns the server for others' events, and a thread that renews, claims or watches the leader lease.
+    Owns the server of the outbox, and a thread that renews, claims or watches the leader lease.
 
     Args:
         open_session: returns sessions that may write.
-        host: where the server listens; `port` 0 takes a free one.
-        reached_at: host or host:port where others reach it, if that differs from where it listens.
         lease_s: how long a silent leader keeps the lease, in seconds.
         patience_s: longest wait of a group for a leader, in seconds.
         clock_ns, failpoint: as in `Journal`.
@@ -58,46 +53,34 @@ class SharedLedger:
         self,
         open_session: Callable[[], Session],
         *,
-        host: str = "127.0.0.1",
-        port: int = 0,
-        reached_at: str | None = None,
         lease_s: float = LEASE_S,
         patience_s: float = PATIENCE_S,
         clock_ns: Callable[[], int] = time.time_ns,
         failpoint: OnFailpoint = _no_failpoint,
     ) -> None:
-        self._credentials = make_credentials(socket.gethostname())
-        self._lease = LeaderLease(
-            open_session,
-            socket.gethostname(),
-            self._credentials.fingerprint,
-            self._credentials.certificate,
-            lease_s,
-        )
+        self._gateway = secrets.token_hex(6)
+        self.name = f"{socket.gethostname()}/{self._gateway}"
+        """This process's name, as the leader's row has it."""
+        self._lease = LeaderLease(open_session, self.name, lease_s)
+        self._open_session = open_session
         self._journal = Journal(open_session, clock_ns, failpoint, fence=self._check)
-        self._host, self._port, self._address = host, port, reached_at or host
         self._lease_s, self._patience_s = lease_s, patience_s
         self._server: LeaderServer | None = None
-        self._client = LeaderClient(self._credentials, self._lease.certificates)
+        self._client = LeaderClient(open_session, self._gateway)
         self._epoch: int | None = None
         self._leader: Leader | None = None
-        self._renewed_s = self._registered_s = float("-inf")
+        self._renewed_s = float("-inf")
         self._changed = threading.Condition()
         self._hurry = threading.Event()
         self._stopping = False
         self._thread = threading.Thread(target=self._keep, name="ledger leader", daemon=True)
 
     def start(self, submit: "Callable[[Posting], Future[Posted]]") -> None:
-        """Accept others' events, hand them to `submit`, and lead if no other gateway does.
-
-        Raises:
-            OSError: the port is taken, or the host is not an address of this machine.
-        """
-        self._server = LeaderServer(self._credentials, self._lease.certificates, submit)
-        port = self._server.listen(self._host, self._port)
-        self._address = with_port(self._address, port)
+        """Lead if no other gateway does, and hand others' events to `submit` then."""
+        self._server = LeaderServer(self._open_session, self._gateway, submit, lambda: self._epoch)
         self._step()
         self._thread.start()
+        self._server.start()
 
     def stop(self) -> None:
         """Release the leader lease at once. Book nothing after this call."""
@@ -106,18 +89,19 @@ class SharedLedger:
         if self._thread.ident is not None:
             self._thread.join(_STOP_S)
         if self._server:
-            self._server.close()
+            self._server.stop()
         self._client.close()
         epoch, self._epoch = self._epoch, None
         try:
-            self._lease.leave(epoch)
+            if epoch is not None:
+                self._lease.leave(epoch)
         except SQLAlchemyError as error:
             _log.warning("the ledger could not be handed over: %s", _short(error))
 
     @property
-    def fingerprint(self) -> str:
-        """This gateway's fingerprint, as the database's tables name it."""
-        return self._credentials.fingerprint
+    def dropped(self) -> int:
+        """Return how many groups of other gateways this process has dropped because of their age."""
+        return self._server.dropped if self._server else 0
 
     @property
     def leads(self) -> bool:
@@ -137,36 +121,28 @@ class SharedLedger:
             sqlalchemy.exc.DBAPIError: as in `Journal.book`.
         """
         until_s = time.monotonic() + self._patience_s
-        answers: list[Reply | None] = [None] * len(postings)
-        left = list(range(len(postings)))
+
+        def may_wait() -> bool:
+            # Perhaps there is no leader: have the thread look now.
+            self._hurry.set()
+            return self._epoch is None and not self._stopping and time.monotonic() < until_s
+
         while True:
             try:
-                for at, answer in zip(left, self._book_once([postings[at] for at in left]), strict=True):
-                    answers[at] = answer
-                # A leader that is ending answers what it has booked. Its successor takes the rest.
-                left = [at for at in left if _is_open(answers[at])]
-                reason = LeaderAway("the leader of the ledger is ending")
-            except LeaderAway as error:
-                reason = error
-            if not left:
-                return [answer for answer in answers if answer is not None]
-            if time.monotonic() > until_s or self._stopping:
-                raise reason
-            self._await_change()
-
-    def _book_once(self, postings: Sequence[Posting]) -> Sequence[Reply]:
-        if self._epoch is not None:
-            return self._journal.book(postings)
-        leader = self._leader
-        if leader is None or not leader.is_live or not leader.address:
-            raise LeaderAway("no gateway leads the ledger at the moment")
-        return self._client.ask(leader, postings)
+                if self._epoch is not None:
+                    return list(self._journal.book(postings))
+                return self._client.ask(postings, may_wait)
+            except LeaderAway:
+                if time.monotonic() >= until_s or self._stopping:
+                    raise
+            if self._epoch is None:
+                self._await_change()
 
     def _await_change(self) -> None:
-        """Have the thread check the lease now, and wait up to `_LOOK_S` for the outcome."""
+        """Have the thread check the lease now, and wait up to `LOOK_S` for the outcome."""
         self._hurry.set()
         with self._changed:
-            self._changed.wait(_LOOK_S)
+            self._changed.wait(LOOK_S)
 
     def _check(self, connection: Connection) -> None:
         """Check the epoch in each transaction. Raises Deposed."""
@@ -189,9 +165,6 @@ class SharedLedger:
     def _step(self) -> None:
         """Renew the lease, claim it, or look up its holder."""
         try:
-            if time.monotonic() - self._registered_s > _REFRESH_S:
-                self._lease.register()
-                self._registered_s = time.monotonic()
             self._hold_or_claim()
         except SQLAlchemyError as error:
             _log.warning("the leader lease of the ledger cannot be checked: %s", _short(error))
@@ -208,21 +181,17 @@ class SharedLedger:
                 self._renewed_s = began_s
                 return
             self._yield_lease(epoch)
-        claimed = self._lease.claim(self._address)
+        claimed = self._lease.claim()
         if claimed is None:
             self._follow(self._lease.leader())
             return
-        self._client.cut_old(claimed)
-        assert self._server
         self._renewed_s, self._epoch, self._leader = began_s, claimed, None
-        self._server.open()
         _log.info("this gateway leads the ledger, epoch %d", claimed)
 
     def _follow(self, leader: Leader) -> None:
-        before, self._leader = self._leader, leader
-        if before is None or before.epoch != leader.epoch:
-            _log.info("the ledger is led by %s at %s, epoch %d", leader.holder, leader.address, leader.epoch)
-        self._client.cut_old(leader.epoch)
+        if self._leader != leader:
+            _log.info("the ledger is led by %s, epoch %d", leader.holder, leader.epoch)
+        self._leader = leader
 
     def _yield_lease(self, epoch: int) -> None:
         with self._changed:
@@ -230,22 +199,6 @@ class SharedLedger:
                 return
             self._epoch = None
         _log.warning("another gateway has taken over the ledger: epoch %d has ended", epoch)
-        if self._server:
-            self._server.shut()
-
-
-def with_port(address: str, port: int) -> str:
-    """Return host:port for an address that may already have a port."""
-    host, colon, own_port = address.rpartition(":")
-    if colon and own_port.isdecimal() and (":" not in host or host.startswith("[")):
-        return address
-    bare = address.strip("[]")
-    return f"[{bare}]:{port}" if ":" in bare else f"{bare}:{port}"
-
-
-def _is_open(answer: Reply | None) -> bool:
-    """Return whether the event is undecided because a leader ended or lost the lease meanwhile."""
-    return isinstance(answer, LedgerUnavailable) and not isinstance(answer, LedgerBusy | DatabaseFailing)
 
 
 def _short(error: SQLAlchemyError) -> str:

@@ -85,6 +85,7 @@ class Monitoring:
         self.metrics.cluster_epoch.set(topology.epoch)
         self.metrics.ledger_leader.set(self.ledger.leads)
         self.metrics.ledger_epoch.set(self.ledger.epoch)
+        self.metrics.ledger_dropped_groups.set(self.ledger.dropped_groups)
         if (left := self.ledger.unproven) is not None:
             self.metrics.ledger_unproven_events.set(left.events)
             self.metrics.ledger_unproven_seconds.set(left.age_s(time.time_ns()))

@@ -66,7 +66,6 @@ class LedgerService:
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
-        """Raises OSError if the ledger is shared and the port for other gateways' entries cannot be opened."""
         if self._shared:
             self._shared.start(self._poster.submit)
         self._poster.start()
@@ -102,6 +101,11 @@ class LedgerService:
     def epoch(self) -> int:
         """Return how often a shared ledger has changed its writer; 0 for the ledger of one gateway."""
         return self._shared.epoch if self._shared else 0
+
+    @property
+    def dropped_groups(self) -> int:
+        """Return how many groups of entries of other gateways this one has dropped because of their age."""
+        return self._shared.dropped if self._shared else 0
 
     @property
     def checkpoint(self) -> "Checkpoint | None":

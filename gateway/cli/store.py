@@ -70,7 +70,7 @@ def run_on_ledger(settings: Settings, act: Callable[[LedgerAccess], Awaitable[T]
             await access.ledger.stop()
 
     with open_store(settings, make=make) as (read, write):
-        ledger = LedgerService(read, write, open_shared(settings, write, is_command=True))
+        ledger = LedgerService(read, write, open_shared(settings, write))
         return asyncio.run(run(LedgerAccess(ledger, _directory(settings, b"", read, write), BY)))
 
 

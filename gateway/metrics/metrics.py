@@ -79,6 +79,9 @@ class Metrics:
         self.ledger_lag = _gauge("ledger_lag", "Ended requests and journal entries that wait to be written.")
         self.ledger_leader = _gauge("ledger_leader", "1 if this gateway writes the ledger, else 0.")
         self.ledger_epoch = _gauge("ledger_epoch", "Number of changes of the shared ledger's leader.")
+        self.ledger_dropped_groups = _gauge(
+            "ledger_dropped_groups", "Groups of other gateways' entries dropped because of their age."
+        )
         self.ledger_broken_rules = _gauge(
             "ledger_broken_rules", "1 for each ledger rule that was broken at the last check.", "rule"
         )

@@ -9,7 +9,6 @@ Modules:
     coordination  Settings of etcd, through which gateways learn of revoked keys
     identity      Settings of authentication: sign-in through an identity provider, and limits on wrong keys and
                   passwords
-    ledger        The address at which gateways that share a PostgreSQL reach the one that writes the ledger
     limits        Settings of a Redis that several gateways share
     metering      Settings for counting tokens, and the cost of your machines
     payments      Payments through Stripe: the account and the terms
@@ -39,7 +38,6 @@ from gateway.settings.cloud import CloudModel, CloudSettings
 from gateway.settings.cluster import ClusterSettings
 from gateway.settings.coordination import CoordinationSettings
 from gateway.settings.identity import IdentitySettings
-from gateway.settings.ledger import LedgerSettings
 from gateway.settings.limits import RedisSettings
 from gateway.settings.metering import CostsSettings, MeteringSettings
 from gateway.settings.payments import PaymentsSettings
@@ -64,7 +62,6 @@ __all__ = [
     "DatabaseSettings",
     "IdentitySettings",
     "LaneName",
-    "LedgerSettings",
     "LogSettings",
     "MarketSettings",
     "MarketplaceSettings",
@@ -112,7 +109,6 @@ class Settings(BaseSettings):
     )
     server: ServerSettings = ServerSettings()
     database: DatabaseSettings = DatabaseSettings()
-    ledger: LedgerSettings = LedgerSettings()
     log: LogSettings = LogSettings()
     cluster: ClusterSettings = ClusterSettings()
     pool: PoolSettings = PoolSettings()

@@ -28,7 +28,7 @@ def credit(name: str) -> Posting:
 def share(dsn: str, name: str, answers: Connection) -> None:
     """Write until the other end of `answers` says "end", then hand over and end.
 
-    Sends the certificate's fingerprint first, then (idempotency key, event number) of every answer. At the word
+    Sends its name first, then (idempotency key, event number) of every answer. At the word
     "freeze" the process stops itself (SIGSTOP) inside of the next transaction, right before it commits.
     """
     freezing = threading.Event()
@@ -43,7 +43,7 @@ def share(dsn: str, name: str, answers: Connection) -> None:
     poster = Poster(write, booking=shared)
     shared.start(poster.submit)
     poster.start()
-    answers.send((shared.fingerprint, 0))
+    answers.send((shared.name, 0))
     ending, sending = threading.Event(), threading.Lock()
 
     def work(writer: int) -> None:

@@ -212,8 +212,8 @@ _SECOND = """
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0003"
-down_revision = "0002"
+revision = "0004"
+down_revision = "0003"
 
 
 def upgrade() -> None:
@@ -227,7 +227,7 @@ def _add_migration(folder: Path, monkeypatch: pytest.MonkeyPatch, last: str = ""
     """Give this process's Millrace a second migration, as a later version would have one."""
     later = folder / "migrations"
     shutil.copytree(Path(migrations.__file__).parent, later)
-    (later / "versions" / "0003_later.py").write_text(_SECOND.format(last=last))
+    (later / "versions" / "0004_later.py").write_text(_SECOND.format(last=last))
     monkeypatch.setattr(migrations, "__file__", str(later / "__init__.py"))
 
 
@@ -253,13 +253,13 @@ def test_a_later_version_upgrades_the_tables_and_an_older_one_then_refuses_them(
         assert is_behind(empty_dsn)
         upgrade(engine)
         assert not is_behind(empty_dsn)
-        assert _found(engine) == ("0003", True, True)
+        assert _found(engine) == ("0004", True, True)
         upgrade(engine)
     with engine.connect() as connection:
         rows = connection.execute(text("SELECT user_id, customer_id, nickname FROM payer")).all()
     assert rows == [("ann", "cus_1", "none")]
     assert not is_behind(empty_dsn)
-    with pytest.raises(DatabaseVersionUnknown, match="0003"):
+    with pytest.raises(DatabaseVersionUnknown, match="0004"):
         upgrade(engine)
     engine.dispose()
 
@@ -272,6 +272,6 @@ def test_a_migration_that_fails_changes_nothing(
     _add_migration(tmp_path, monkeypatch, last='op.execute("SELECT * FROM nothing")')
     with pytest.raises(DatabaseUnusable, match="the database cannot be used"):
         open_upgraded(empty_dsn)
-    assert _found(engine) == ("0002", False, False)
+    assert _found(engine) == ("0003", False, False)
     assert is_behind(empty_dsn)
     engine.dispose()

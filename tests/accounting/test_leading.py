@@ -1,6 +1,7 @@
 """A ledger that several gateways share: one writes, even if one dies or freezes; answered events are kept once."""
 
 import os
+import random
 import signal
 import threading
 import time
@@ -16,19 +17,19 @@ import pytest
 from sqlalchemy import Engine, func, select
 from sqlalchemy.orm import Session
 
-from accounting.errors import InsufficientCredit
+from accounting.errors import DatabaseFailing, InsufficientCredit
 from accounting.ledger.poster import Poster
 from accounting.ledger.postings import Posted
 from accounting.replication.errors import Deposed, LeaderAway
 from accounting.replication.shared import SharedLedger
-from accounting.replication.tables import leader_table
+from accounting.replication.tables import leader_table, outbox_table
 from accounting.rules import burst
 from accounting.tables import event_table
 from runtime.database import open_engine, write_sessions
 from tests.accounting.forks import processes
 from tests.accounting.ledgers import ANSWER_S, START_NS, LedgerService
 from tests.accounting.sharing_gateway import CREDIT_NANO, credit, share
-from tests.databases import Databases
+from tests.databases import Databases, frozen
 
 LONG_S = 60
 ENOUGH = 5
@@ -47,7 +48,7 @@ class Gateway:
 
     process: BaseProcess
     pipe: Connection
-    fingerprint: str = ""
+    name: str = ""
     reported: dict[str, int] = field(default_factory=dict)
 
     def listen(self, is_enough: Callable[[], bool]) -> None:
@@ -59,7 +60,7 @@ class Gateway:
             if event_seq:
                 assert self.reported.setdefault(key, event_seq) == event_seq
             else:
-                self.fingerprint = key
+                self.name = key
 
     def goes_on(self) -> None:
         """It gets answers now, beyond those that are on their way."""
@@ -100,7 +101,7 @@ def gateway(dsn: str, name: str) -> Iterator[Gateway]:
     theirs.close()
     running = Gateway(process, ours)
     try:
-        running.listen(lambda: bool(running.fingerprint))
+        running.listen(lambda: bool(running.name))
         yield running
     finally:
         process.kill()
@@ -110,8 +111,8 @@ def gateway(dsn: str, name: str) -> Iterator[Gateway]:
 
 def _leader(engine: Engine) -> tuple[int, str]:
     with engine.connect() as connection:
-        row = connection.execute(select(leader_table.c.epoch, leader_table.c.fingerprint)).one()
-    return row.epoch, row.fingerprint
+        row = connection.execute(select(leader_table.c.epoch, leader_table.c.holder)).one()
+    return row.epoch, row.holder
 
 
 def _frozen(process: BaseProcess) -> None:
@@ -129,7 +130,7 @@ def _frozen(process: BaseProcess) -> None:
 def test_leaders_freeze_die_and_end_and_nothing_answered_is_lost_or_doubled(dsn: str, engine: Engine) -> None:
     with ExitStack() as stack:
         started = [stack.enter_context(gateway(dsn, name)) for name in ("one", "two", "three")]
-        everybody = {each.fingerprint: each for each in started}
+        everybody = {each.name: each for each in started}
         frozen = everybody[_leader(engine)[1]]
         others = [each for each in started if each is not frozen]
 
@@ -138,7 +139,7 @@ def test_leaders_freeze_die_and_end_and_nothing_answered_is_lost_or_doubled(dsn:
         _frozen(frozen.process)
         for each in others:
             each.goes_on()
-        assert _leader(engine)[1] != frozen.fingerprint
+        assert _leader(engine)[1] != frozen.name
         frozen.signal(signal.SIGCONT)
         for each in (frozen, *others):
             each.goes_on()
@@ -179,7 +180,7 @@ def test_leaders_are_lost_again_and_again(dsn: str, engine: Engine) -> None:
     with ExitStack() as stack:
         names = (f"g{number}" for number in range(100))
         started = [stack.enter_context(gateway(dsn, next(names))) for _ in range(3)]
-        there = {each.fingerprint: each for each in started}
+        there = {each.name: each for each in started}
         for number in range(20):
             lost = there.pop(_leader(engine)[1])
             if number % 2:
@@ -189,12 +190,39 @@ def test_leaders_are_lost_again_and_again(dsn: str, engine: Engine) -> None:
             lost.drain()
             newcomer = stack.enter_context(gateway(dsn, next(names)))
             started.append(newcomer)
-            there[newcomer.fingerprint] = newcomer
+            there[newcomer.name] = newcomer
             for each in there.values():
                 each.goes_on()
         for each in there.values():
             each.end()
         _check(engine, started)
+
+
+@pytest.mark.parametrize("losses", [2, pytest.param(40, marks=[pytest.mark.slow, pytest.mark.timeout(1800)])])
+def test_any_gateway_may_die_at_any_moment(dsn: str, engine: Engine, losses: int) -> None:
+    """Followers and leaders in turn, in the middle of whatever they do; a new one comes for each."""
+    chance = random.Random(losses)
+    with ExitStack() as stack:
+        names = (f"g{number}" for number in range(100))
+        started = [stack.enter_context(gateway(dsn, next(names))) for _ in range(3)]
+        there = {each.name: each for each in started}
+        for number in range(losses):
+            time.sleep(chance.uniform(0, 0.5))
+            leader = _leader(engine)[1]
+            lost = there.pop(leader if number % 2 else chance.choice(sorted(there.keys() - {leader})))
+            lost.signal(signal.SIGKILL)
+            lost.drain()
+            newcomer = stack.enter_context(gateway(dsn, next(names)))
+            started.append(newcomer)
+            there[newcomer.name] = newcomer
+            for each in there.values():
+                each.goes_on()
+        for each in there.values():
+            each.end()
+        _check(engine, started)
+    dead = {each.name.rpartition("/")[2] for each in started if each not in there.values()}
+    with engine.connect() as connection:
+        assert set(connection.scalars(select(outbox_table.c.gateway))) <= dead
 
 
 @dataclass
@@ -257,10 +285,24 @@ def test_a_follower_is_told_what_the_leader_was_with_all_that_errors_say(dsn: st
         }
 
 
+def test_a_frozen_database_is_found_out_and_nothing_is_booked_twice_after_it(dsn: str, engine: Engine) -> None:
+    with member(dsn) as leader, member(dsn) as follower:
+        assert follower.poster.submit(credit("c1")).result(ANSWER_S) == Posted(1, (1,))
+        with frozen(dsn):
+            asked = [each.poster.submit(credit("c2")) for each in (follower, leader)]
+            for future in asked:
+                assert isinstance(future.exception(ANSWER_S), DatabaseFailing)
+        until_s = time.monotonic() + LONG_S
+        while follower.poster.submit(credit("c2")).exception(ANSWER_S):
+            assert time.monotonic() < until_s
+    with engine.connect() as connection:
+        assert connection.scalars(select(event_table.c.idem_key)).all() == ["credit:c1", "credit:c2"]
+
+
 def test_without_a_leader_that_answers_callers_are_told_within_a_bound(dsn: str, engine: Engine) -> None:
-    """A gateway that no other can reach holds the leader lease."""
+    """A gateway that answers nothing holds the leader lease."""
     with engine.begin() as connection:
-        connection.execute(leader_table.update().values(epoch=5, expires_ns=2**62, address="127.0.0.1:9"))
+        connection.execute(leader_table.update().values(epoch=5, expires_ns=2**62))
     with member(dsn, patience_s=0.3, lease_s=LONG_S) as follower:
         error = follower.poster.submit(credit("c1")).exception(ANSWER_S)
         assert isinstance(error, LeaderAway)

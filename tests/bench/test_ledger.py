@@ -28,3 +28,6 @@ def test_64_clients_at_one_payer_and_one_fee_account(engine: Engine) -> None:
         with closing(RowLocking(engine, contention.CHARGE_NANO, contention.FEE_NANO)) as plain:
             assert contention.run(plain.purchase, CLIENTS, 0.1, "theirs").events >= 2 * CLIENTS
             assert plain.is_sound()
+        with contention.leader_elsewhere(engine), contention.our_purchases(engine) as purchase:
+            assert contention.run(purchase, CLIENTS, 0.1, "following").events >= 2 * CLIENTS
+        contention.check(engine)

@@ -36,6 +36,7 @@ LEVELS = {
         "cluster_epoch",
         "ledger_broken_rules",
         "ledger_epoch",
+        "ledger_dropped_groups",
         "ledger_checkpoint_block",
         "ledger_unproven_events",
         "ledger_unproven_seconds",
