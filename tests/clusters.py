@@ -110,13 +110,16 @@ async def running_cluster(
     nodes: int,
     model: Path = DEMO_MODEL,
     *,
-    precision: Precision | None = None,
+    precision: Precision | None = "fp32",
     slots: int = 32,
     stages: int | None = None,
     goal: Goal = "throughput",
     log_style: str = "json:info",
 ) -> AsyncIterator[Cluster]:
-    """A cluster that serves `model`, cut over all of its nodes unless `stages` are fewer."""
+    """A cluster that serves `model`, cut over all of its nodes unless `stages` are fewer.
+
+    In fp32 its tokens are the reference's on any device; by itself, it would choose bf16 on a GPU.
+    """
     controller = Controller(
         folder / "cluster", precision=precision, slots=slots, expected_nodes=nodes, stages_min=stages, goal=goal
     )

@@ -33,6 +33,7 @@ Modules:
     linear            A stage's matrices in their computing format: `pack` a weight once, then call it on packed
                       rows
     norms             Normalization of rows, in fp32 whatever the rows' dtype
+    paged_kv_cache    The KV cache on a GPU: one tensor per layer for all slots, which own blocks of it
     quantize          Rounding of weights to 8 and 4 bits, a few rows at a time, so that their wide copies stay in
                       the cache
     rotary            Rotary embeddings as tables: each pair of a head's values is a complex number that a position

@@ -10,13 +10,17 @@ from torch import Tensor
 from cluster.compute.batch import FOLDED_ROWS, Batch, RowGroup
 from cluster.compute.kv_cache import KvCache
 from cluster.compute.norms import Apply
+from cluster.compute.paged_kv_cache import PagedKvCache
 from cluster.compute.rotary import rotate
 
 Attend = Callable[[Tensor, Batch], Tensor]
 """Fused queries, keys and values [rows, (heads + 2 * kv_heads) * head_dim] to [rows, heads * head_dim]."""
 
 _OverSlot = Callable[[Tensor, Tensor, Tensor, Tensor | None], Tensor]
-"""Queries [count, heads, head_dim] over keys and values [kv_heads, seen, head_dim]: [count, heads * head_dim]."""
+"""Queries [count, heads, head_dim] over keys and values [kv_heads, seen, head_dim]: [count, heads * head_dim].
+
+Keys and values may also be [count, kv_heads, seen, head_dim], each query's own, with a mask [count, 1, 1, seen].
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,14 +49,17 @@ def attention(shape: AttentionShape, cache: KvCache, head_norm: Apply | None) ->
     """
     heads, turning, head_dim = shape.heads, shape.heads + shape.kv_heads, shape.head_dim
     layer, window, rope = shape.layer, shape.window, shape.rope
-    write = cache.write
+    paged, write = cache if isinstance(cache, PagedKvCache) else None, cache.write
     over_slot = _weighed_by_hand(shape) if shape.softcap or shape.sinks is not None else _fused(shape)
 
     def attend_group(group: RowGroup, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-        all_keys, all_values = write(layer, group.slot, group.start, keys, values)
         first = group.firsts[window]
-        if first:
-            all_keys, all_values = all_keys[:, first:], all_values[:, first:]
+        if paged is not None and group.places is not None:
+            all_keys, all_values = paged.read(layer, group.places[first:] if first else group.places)
+        else:
+            all_keys, all_values = write(layer, group.slot, group.start, keys, values)
+            if first:
+                all_keys, all_values = all_keys[:, first:], all_values[:, first:]
         return over_slot(queries, all_keys, all_values, group.masks[window])
 
     def attend(qkv: Tensor, batch: Batch) -> Tensor:
@@ -63,6 +70,8 @@ def attention(shape: AttentionShape, cache: KvCache, head_norm: Apply | None) ->
         if rope is not None:
             turned = rotate(turned, batch.turns[rope])
         queries, keys = turned[:, :heads], turned[:, heads:]
+        if paged is not None and batch.places is not None:
+            paged.store(layer, batch.places, keys, values)
         groups = batch.groups
         if len(groups) == 1:
             return attend_group(groups[0], queries, keys, values)
@@ -78,6 +87,9 @@ def _fused(shape: AttentionShape) -> _OverSlot:
 
     def over_slot(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
         count = queries.shape[0]
+        if keys.dim() == 4:
+            folded = queries.reshape(count, kv_heads, group, head_dim)
+            return sdpa(folded, keys, values, attn_mask=mask, scale=scale).reshape(count, -1)
         if count == 1:
             # The query heads that share a key-value head become query rows of it. On CPUs this is 2 times (fp32)
             # to 20 times (bf16) faster than a kernel that repeats keys and values.
@@ -120,6 +132,12 @@ def _weighed_by_hand(shape: AttentionShape) -> _OverSlot:
 
     def over_slot(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
         count = queries.shape[0]
+        if keys.dim() == 4:
+            # Each query has its own key-value heads, [count * kv_heads] in all, and is the only row of them.
+            own = queries.reshape(-1, group, 1, shape.head_dim)
+            repeated = None if mask is None else mask.repeat_interleave(shape.kv_heads, 0)
+            sink = None if sinks is None else sinks.repeat(count, 1, 1, 1)
+            return weigh(own, keys.flatten(0, 1), values.flatten(0, 1), repeated, sink).reshape(count, -1)
         split = queries.reshape(count, shape.kv_heads, group, shape.head_dim).permute(1, 2, 0, 3)
         if mask is not None:
             mask = mask[:count]

@@ -12,6 +12,7 @@ from cluster.compute.batch import Batch, Layout
 from cluster.compute.kv_cache import KvCache
 from cluster.compute.linear import Linear
 from cluster.compute.norms import Apply
+from cluster.compute.paged_kv_cache import PagedKvCache
 from cluster.compute.rotary import rotations
 from cluster.models.model_card import ModelCard
 from cluster.models.stage_spec import StageSpec
@@ -80,6 +81,7 @@ class Decoder:
             weights.positions,
             row_dtype,
             device,
+            cache if isinstance(cache, PagedKvCache) else None,
         )
         self._layers = [
             _layer(

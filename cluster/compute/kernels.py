@@ -18,11 +18,13 @@ ROWS = (1, 16, 256)
 # The errors of correct kernels stay below a third of these.
 _TOLERANCES: dict[Precision, float] = {"fp32": 1e-4, "bf16": 5e-2, "fp16": 1e-2, "int8": 2e-1, "int4": 1.0}
 _SELF_TEST_FEATURES = (192, 256)
-_WEIGHTS_MAX = 2**22
+_CPU_WEIGHTS_MAX = 2**22
 _ROUNDS = 7
+# Calls between two waits for a GPU. Steps wait for their end alone, so a call's own wait must not count.
+_GPU_CALLS = 16
 # A call that would take longer than this is skipped; its time is extrapolated from fewer rows.
 _CALL_S_MAX = 0.3
-_BEYOND_CACHES_BYTES = 2**26
+_BEYOND_CPU_CACHES_BYTES, _BEYOND_GPU_CACHES_BYTES = 2**26, 2**29
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,15 +55,16 @@ def self_test(device: torch.device) -> dict[Precision, KernelReport]:
 
 
 def measure(device: torch.device, hidden: int, intermediate: int, threads: int) -> dict[Precision, KernelReport]:
-    """Return self-test and speeds on a layer's shape, of which at most four million weights are tried.
+    """Return self-test and speeds on a layer's shape, of which CPUs try at most four million weights.
 
     fp32 is timed on weights that bf16 can hold, as in most files. It takes about a second on one core.
     """
-    outs = max(16, min(intermediate, _WEIGHTS_MAX // hidden) // 16 * 16)
+    weights_max = _CPU_WEIGHTS_MAX if device.type == "cpu" else hidden * intermediate
+    outs = max(16, min(intermediate, weights_max // hidden) // 16 * 16)
     held, reports = torch.get_num_threads(), self_test(device)
     torch.set_num_threads(threads)
     try:
-        weight = _random(2, outs, hidden).bfloat16().to(device)
+        weight = torch.randn(outs, hidden, device=device).bfloat16()
         return {
             precision: _timed(report, weight) if report.is_usable else report
             for precision, report in reports.items()
@@ -150,7 +153,8 @@ def _call_s(linear: Linear, rows: Tensor) -> float:
 def seconds_of(work: Callable[[], Tensor], device: torch.device) -> float:
     """Return the seconds that a call computes; its result may have any shape.
 
-    On CPUs this is the calling thread's CPU time, since other processes may use the cores now.
+    On CPUs this is the calling thread's CPU time, since other processes may use the cores now. On GPUs it is the
+    share of a call among many.
     """
     if device.type == "cpu":
         began_s = time.thread_time()
@@ -159,13 +163,15 @@ def seconds_of(work: Callable[[], Tensor], device: torch.device) -> float:
     wait = torch.cuda.synchronize if device.type == "cuda" else torch.mps.synchronize
     wait()
     began_s = time.perf_counter()
-    work()
+    for _ in range(_GPU_CALLS):
+        work()
     wait()
-    return time.perf_counter() - began_s
+    return (time.perf_counter() - began_s) / _GPU_CALLS
 
 
 def _beyond_caches(device: torch.device) -> Tensor:
-    return torch.ones(_BEYOND_CACHES_BYTES // 4, device=device)
+    size_bytes = _BEYOND_CPU_CACHES_BYTES if device.type == "cpu" else _BEYOND_GPU_CACHES_BYTES
+    return torch.ones(size_bytes // 4, device=device)
 
 
 def _random(seed: int, *shape: int) -> Tensor:

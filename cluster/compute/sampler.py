@@ -160,9 +160,10 @@ def _draw(logits: Tensor, sampling: Sampling, position: int) -> int:
     if sampling.truncates:  # Sorting a large vocabulary takes ten times as long as everything else here.
         probabilities, order = _truncated(probabilities, sampling)
     cumulative = probabilities.cumsum(0)
-    threshold = _uniform(sampling.seed, position) * float(cumulative[-1])
-    at = min(int(torch.searchsorted(cumulative, threshold, right=True)), len(probabilities) - 1)
-    return at if order is None else int(order[at])
+    # Only the result is read: each read of a GPU's value waits for it.
+    threshold = cumulative[-1:] * _uniform(sampling.seed, position)
+    at = torch.searchsorted(cumulative, threshold, right=True).clamp_(max=len(probabilities) - 1)
+    return int(at if order is None else order[at])
 
 
 def _truncated(probabilities: Tensor, sampling: Sampling) -> tuple[Tensor, Tensor]:

@@ -8,11 +8,15 @@ from torch import Tensor
 
 from cluster.compute.decoder import Decoder
 from cluster.compute.kv_cache import KvCache
+from cluster.compute.paged_kv_cache import PagedKvCache
 from cluster.compute.rows import kept_dtype
 from cluster.compute.weights import ReadTensor, load_stage, row_dtype
 from cluster.models.manifest import Manifest
 from cluster.models.model_card import ModelCard
 from cluster.models.stage_spec import StageSpec
+
+# Devices on which starting a kernel takes longer than copying a slot's keys and values.
+_PAGED = ("cuda",)
 
 
 class StageModel(Protocol):
@@ -64,12 +68,17 @@ def load_stage_model(
 
 def new_cache(card: ModelCard, spec: StageSpec, device: torch.device) -> KvCache:
     """Return an empty cache for a stage's layers, and for its output rows if another stage follows."""
+    shapes = [card.kv_shape(layer) for layer in range(spec.first_layer, spec.end_layer)]
+    dtype, kept = row_dtype(spec.precision, device), kept_dtype(spec.wire)
+    output_dim = 0 if spec.is_last else card.hidden
+    if device.type in _PAGED:
+        return PagedKvCache(shapes, spec.kv_blocks, dtype, device, output_dim=output_dim, output_dtype=kept)
     return KvCache(
-        [card.kv_shape(layer) for layer in range(spec.first_layer, spec.end_layer)],
+        shapes,
         spec.kv_blocks,
-        row_dtype(spec.precision, device),
+        dtype,
         device,
-        output_dim=0 if spec.is_last else card.hidden,
-        output_dtype=kept_dtype(spec.wire),
+        output_dim=output_dim,
+        output_dtype=kept,
         context_tokens=spec.context_tokens,
     )

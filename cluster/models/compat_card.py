@@ -67,7 +67,8 @@ def compat_card(config: dict[str, Any]) -> ModelCard:
     hidden, heads = read.count("hidden_size"), read.count("num_attention_heads")
     layers = read.layers()
     head_dim = read.count("head_dim", hidden // heads)
-    kv_heads = read.count("num_key_value_heads", heads)
+    # GPT-BigCode's one head of keys and values has its own name.
+    kv_heads = 1 if config.get("multi_query") else read.count("num_key_value_heads", heads)
     shape = KvShape(kv_heads, head_dim, head_dim)
     if read.get("kv_lora_rank"):
         shape = KvShape(1, read.count("kv_lora_rank") + read.count("qk_rope_head_dim"), 0)

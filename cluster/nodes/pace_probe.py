@@ -10,8 +10,9 @@ import torch.nn.functional as F
 from cluster.compute.kernels import KernelReport, measure, read_bytes_per_s, self_test
 from cluster.machine import TEXT_CHARACTERS_MAX, Pace, Speed
 
-# The shape of a common layer. Kernels are timed on it, and predictions scale with the number of weights.
-_HIDDEN, _INTERMEDIATE = 1024, 2816
+# The shape of a matrix in a common layer: hidden and intermediate. Kernels are timed on it, and predictions scale with
+# the number of weights. A GPU needs a larger one, beyond its caches.
+_CPU_SHAPE, _GPU_SHAPE = (1024, 2816), (8192, 16384)
 _VALID_S = 7 * 24 * 3600.0
 # Calls of small kernels in a layer of the fast path beside its matrices, in rounds of `_small_calls`.
 _LAYER_ROUNDS = 4
@@ -39,10 +40,10 @@ def probe_pace(device: torch.device, threads: int, file: Path, *, is_shared: boo
     if is_shared:
         pace = Pace(speeds={precision: _speed(report) for precision, report in self_test(device).items()})
     else:
-        reports = measure(device, _HIDDEN, _INTERMEDIATE, threads)
+        reports = measure(device, *(_CPU_SHAPE if device.type == "cpu" else _GPU_SHAPE), threads)
         pace = Pace(
             speeds={precision: _speed(report) for precision, report in reports.items()},
-            dispatch_s=_dispatch_s(),
+            dispatch_s=_dispatch_s(device),
             memory_bytes_per_s=read_bytes_per_s(device, threads),
         )
     _keep(file, _StoredPace(key, time.time(), pace))
@@ -54,12 +55,12 @@ def _speed(report: KernelReport) -> Speed:
     return Speed(report.rows, seconds, report.is_usable, report.reason[:TEXT_CHARACTERS_MAX])
 
 
-def _dispatch_s() -> float:
+def _dispatch_s(device: torch.device) -> float:
     """Return a layer's cost before any arithmetic, in seconds.
 
     It times many small kernel calls on the calling thread's clock.
     """
-    rows, weight = torch.randn(1, 64), torch.ones(64)
+    rows, weight = torch.randn(1, 64, device=device), torch.ones(64, device=device)
     _small_calls(rows, weight)
     tries = []
     for _ in range(_TRIES):

@@ -19,6 +19,7 @@ from cluster.models.model_card import ModelCard, Precision, read_card
 from cluster.models.stage_spec import StageSpec
 from cluster.models.store import open_source
 
+CPU = torch.device("cpu")
 TOKENS = 16
 SHAPE = {
     "vocab_size": 160,
@@ -100,28 +101,35 @@ def spec(card: ModelCard, stage: int, stages: int, precision: Precision = "fp32"
     )
 
 
-def load(folder: Path, manifest: Manifest, stages: int, precision: Precision = "fp32") -> list[StageModel]:
+def load(
+    folder: Path, manifest: Manifest, stages: int, precision: Precision = "fp32", device: torch.device = CPU
+) -> list[StageModel]:
     card = read_card(manifest.config)
     return [
-        load_stage_model(
-            card, manifest, spec(card, stage, stages, precision), open_source(str(folder)), torch.device("cpu")
-        )
+        load_stage_model(card, manifest, spec(card, stage, stages, precision), open_source(str(folder)), device)
         for stage in range(stages)
     ]
 
 
-def run(stage_models: list[StageModel], slots: list[int], starts: list[int], tokens: list[list[int]]) -> Tensor:
+def run(
+    stage_models: list[StageModel],
+    slots: list[int],
+    starts: list[int],
+    tokens: list[list[int]],
+    device: torch.device = CPU,
+) -> Tensor:
     """Return the log-probabilities behind every row of one step through all stages."""
-    rows = stage_models[0].embed(torch.tensor([token for group in tokens for token in group], dtype=torch.int32))
+    token_ids = torch.tensor([token for group in tokens for token in group], dtype=torch.int32)
+    rows = stage_models[0].embed(token_ids.to(device))
     for stage in stage_models:
         rows = stage.forward(rows, stage.batch(slots, starts, [len(group) for group in tokens]))
-    return stage_models[-1].logits(rows).float().log_softmax(-1)
+    return stage_models[-1].logits(rows).float().log_softmax(-1).cpu()
 
 
-def generate(stage_models: list[StageModel]) -> tuple[list[list[int]], list[Tensor]]:
+def generate(stage_models: list[StageModel], device: torch.device) -> tuple[list[list[int]], list[Tensor]]:
     """Return greedy tokens and their log-probabilities, from one prompt in chunks and both in every later step."""
-    run(stage_models, [0], [0], [PROMPTS[0][:13]])
-    first = run(stage_models, [0, 1], [13, 0], [PROMPTS[0][13:], PROMPTS[1]])
+    run(stage_models, [0], [0], [PROMPTS[0][:13]], device)
+    first = run(stage_models, [0, 1], [13, 0], [PROMPTS[0][13:], PROMPTS[1]], device)
     latest = [first[len(PROMPTS[0]) - 14], first[-1]]
     tokens: list[list[int]] = [[], []]
     seen: list[list[Tensor]] = [[], []]
@@ -130,18 +138,18 @@ def generate(stage_models: list[StageModel]) -> tuple[list[list[int]], list[Tens
             tokens[sequence].append(int(latest[sequence].argmax()))
             seen[sequence].append(latest[sequence])
         starts = [len(prompt) + at for prompt in PROMPTS]
-        latest = list(run(stage_models, [0, 1], starts, [[tokens[0][-1]], [tokens[1][-1]]]))
+        latest = list(run(stage_models, [0, 1], starts, [[tokens[0][-1]], [tokens[1][-1]]], device))
     return tokens, [torch.stack(rows) for rows in seen]
 
 
 @pytest.mark.parametrize("kind", FAMILIES)
-def test_tokens_are_the_references(kind: str, tmp_path: Path) -> None:
+def test_tokens_are_the_references(kind: str, tmp_path: Path, stage_device: torch.device) -> None:
     """Each token is the reference's likeliest after the previous ones, so together they are its greedy output."""
     reference = make(kind, tmp_path)
     manifest = read_manifest(tmp_path, kind)
     for stages in (1, 2, 3):
         with torch.inference_mode():
-            tokens, logprobs = generate(load(tmp_path, manifest, stages))
+            tokens, logprobs = generate(load(tmp_path, manifest, stages, device=stage_device), stage_device)
             for prompt, found, rows in zip(PROMPTS, tokens, logprobs, strict=True):
                 logits = reference(torch.tensor([prompt + found])).logits[0, len(prompt) - 1 : -1]
                 assert found == logits.argmax(-1).tolist()
@@ -178,7 +186,9 @@ def small(kind: str) -> dict[str, Any]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", compat_card.FAMILIES)
-def test_every_family_that_is_claimed(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_family_that_is_claimed(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stage_device: torch.device
+) -> None:
     monkeypatch.setitem(FAMILIES, kind, small(kind))
     reference = make(kind, tmp_path)
     manifest = read_manifest(tmp_path, kind)
@@ -188,21 +198,21 @@ def test_every_family_that_is_claimed(kind: str, tmp_path: Path, monkeypatch: py
     with torch.inference_mode():
         wanted = reference(torch.tensor([PROMPTS[0]])).logits[0].log_softmax(-1)
         for stages in (1, 2, 3):
-            stage_models = load(tmp_path, manifest, stages)
-            begin = run(stage_models, [0], [0], [PROMPTS[0][:17]])
-            middle = run(stage_models, [1, 0], [0, 17], [PROMPTS[1], PROMPTS[0][17:28]])
-            end = run(stage_models, [0], [28], [PROMPTS[0][28:]])
+            stage_models = load(tmp_path, manifest, stages, device=stage_device)
+            begin = run(stage_models, [0], [0], [PROMPTS[0][:17]], stage_device)
+            middle = run(stage_models, [1, 0], [0, 17], [PROMPTS[1], PROMPTS[0][17:28]], stage_device)
+            end = run(stage_models, [0], [28], [PROMPTS[0][28:]], stage_device)
             found = torch.cat((begin, middle[len(PROMPTS[1]) :], end))
             torch.testing.assert_close(found, wanted, rtol=0, atol=1e-4)
 
 
 @pytest.mark.parametrize("kind", ["deepseek_v3", "glm4"])
-def test_eight_bits_stay_close(kind: str, tmp_path: Path) -> None:
+def test_eight_bits_stay_close(kind: str, tmp_path: Path, device: torch.device) -> None:
     make(kind, tmp_path)
     manifest = read_manifest(tmp_path, kind)
     with torch.inference_mode():
         exact = run(load(tmp_path, manifest, 2), [0], [0], [PROMPTS[0]])
-        rounded = run(load(tmp_path, manifest, 2, "int8"), [0], [0], [PROMPTS[0]])
+        rounded = run(load(tmp_path, manifest, 2, "int8", device), [0], [0], [PROMPTS[0]], device)
     assert (rounded - exact).norm() / exact.norm() < 0.05
 
 

@@ -14,12 +14,13 @@ from cluster.models.embedding_model import read_embedding_model
 from cluster.plans.plan import BLOCK_TOKENS
 from tests.embedding_models import VOCABULARY, bert, distilbert, expected, put, qwen3, roberta, save
 
+CPU = torch.device("cpu")
 TEXTS = [[2, 17, 30, 3], [2, 4, 3], [2, *range(10, 60), 3], [2, 99, 3], [2, *range(100, 104), 3]]
 
 
-def load(folder: Path) -> Embedder:
+def load(folder: Path, device: torch.device = CPU) -> Embedder:
     model = read_embedding_model(str(folder), folder / "cache")
-    return Embedder.open(str(model.folder), model.manifest, model.recipe, torch.device("cpu"))
+    return Embedder.open(str(model.folder), model.manifest, model.recipe, device)
 
 
 @pytest.mark.parametrize(
@@ -33,10 +34,15 @@ def load(folder: Path) -> Embedder:
     ],
 )
 def test_vectors_equal_the_references(
-    make: Callable[[], Any], pooling: str, normalize: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    make: Callable[[], Any],
+    pooling: str,
+    normalize: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    device: torch.device,
 ) -> None:
     model = save(tmp_path, make(), pooling, normalize=normalize)
-    embedder = load(tmp_path)
+    embedder = load(tmp_path, device)
     wanted = expected(model, pooling, TEXTS, normalize=normalize)
     torch.testing.assert_close(embedder.embed(TEXTS), wanted, rtol=1e-4, atol=1e-5)
     assert embedder.dimensions == wanted.shape[1]
@@ -45,10 +51,10 @@ def test_vectors_equal_the_references(
     torch.testing.assert_close(embedder.embed(TEXTS), wanted, rtol=1e-4, atol=1e-5)
 
 
-def test_many_short_texts_take_little_memory(tmp_path: Path) -> None:
+def test_many_short_texts_take_little_memory(tmp_path: Path, device: torch.device) -> None:
     """A pass has few texts, each with only the memory that it needs, and no output head is loaded."""
     model = save(tmp_path, qwen3(), "lasttoken", normalize=True)
-    embedder = load(tmp_path)
+    embedder = load(tmp_path, device)
     encoder = embedder._encoder
     assert isinstance(encoder, CausalEncoder)
     assert encoder._decoder._weights.head is None

@@ -20,6 +20,7 @@ from cluster.models.model_card import ModelCard, Precision, read_card
 from cluster.models.stage_spec import StageSpec
 from cluster.models.store import open_source
 
+CPU = torch.device("cpu")
 VISION = ("vision", "projector")
 CONTEXT, VOCABULARY, LAYERS, TOKENS = 96, 90, 3, 16
 PROMPTS = [[(7 * at * at + 3) % VOCABULARY for at in range(41)], [5, 80, 33, 2, 61]]
@@ -155,7 +156,9 @@ def save_case(config: Any, folder: Path) -> Case:
     return Case(folder, model, manifest, read_card(manifest.config))
 
 
-def load_stages(case: Case, stages: int, precision: Precision = "fp32") -> list[StageModel]:
+def load_stages(
+    case: Case, stages: int, precision: Precision = "fp32", device: torch.device = CPU
+) -> list[StageModel]:
     return [
         load_stage_model(
             case.card,
@@ -171,24 +174,29 @@ def load_stages(case: Case, stages: int, precision: Precision = "fp32") -> list[
                 slots=2,
             ),
             open_source(str(case.folder)),
-            torch.device("cpu"),
+            device,
         )
         for index in range(stages)
     ]
 
 
-def run_step(stages: list[StageModel], fed: dict[int, list[int]], held: list[int]) -> Tensor:
+def run_step(
+    stages: list[StageModel], fed: dict[int, list[int]], held: list[int], device: torch.device = CPU
+) -> Tensor:
     """Feed slots these tokens behind their content. Return all rows' logits."""
     slots, starts, counts = list(fed), [held[slot] for slot in fed], [len(ids) for ids in fed.values()]
-    rows = stages[0].embed(torch.tensor([token for ids in fed.values() for token in ids], dtype=torch.int32))
+    token_ids = torch.tensor([token for ids in fed.values() for token in ids], dtype=torch.int32)
+    rows = stages[0].embed(token_ids.to(device))
     for stage in stages:
         rows = stage.forward(rows, stage.batch(slots, starts, counts))
     for slot, ids in fed.items():
         held[slot] += len(ids)
-    return stages[-1].logits(rows)
+    return stages[-1].logits(rows).cpu()
 
 
-def generate(stages: list[StageModel], chunk: int) -> Iterator[tuple[int, list[int], Tensor]]:
+def generate(
+    stages: list[StageModel], chunk: int, device: torch.device
+) -> Iterator[tuple[int, list[int], Tensor]]:
     """Yield greedy continuations of both prompts, the second a step late: (slot, tokens, each one's logits)."""
     sequences, logits = [list(ids) for ids in PROMPTS], [[], []]  # type: tuple[list[list[int]], list[list[Tensor]]]
     held = [0, 0]
@@ -201,7 +209,7 @@ def generate(stages: list[StageModel], chunk: int) -> Iterator[tuple[int, list[i
         }
         if not fed:
             break
-        rows = run_step(stages, fed, held)
+        rows = run_step(stages, fed, held, device)
         end = 0
         for slot, ids in fed.items():
             end += len(ids)
@@ -214,21 +222,27 @@ def generate(stages: list[StageModel], chunk: int) -> Iterator[tuple[int, list[i
 
 @pytest.mark.parametrize(("stages", "chunk"), [(1, 64), (3, 7), pytest.param(2, 20, marks=pytest.mark.slow)])
 @torch.inference_mode()
-def test_tokens_and_logprobs_equal_transformers(case: Case, stages: int, chunk: int) -> None:
+def test_tokens_and_logprobs_equal_transformers(
+    case: Case, stages: int, chunk: int, stage_device: torch.device
+) -> None:
     """Each token is the reference's likeliest after the previous ones, so together they are its greedy output."""
-    for slot, tokens, ours in generate(load_stages(case, stages), chunk):
+    for slot, tokens, ours in generate(load_stages(case, stages, device=stage_device), chunk, stage_device):
         assert len(tokens) == TOKENS
         theirs = case.logits(PROMPTS[slot] + tokens)[len(PROMPTS[slot]) - 1 : -1]
         assert tokens == theirs.argmax(-1).tolist()
         torch.testing.assert_close(ours.log_softmax(-1), theirs.log_softmax(-1), atol=1e-4, rtol=0)
 
 
-@pytest.mark.parametrize(("precision", "error_max"), [("bf16", 0.03), ("int8", 0.08)])
+@pytest.mark.parametrize(
+    ("precision", "error_max"), [("bf16", 0.03), ("fp16", 0.03), ("int8", 0.08), ("int4", 0.6)]
+)
 @torch.inference_mode()
-def test_narrow_precisions_stay_close(case: Case, precision: Precision, error_max: float) -> None:
+def test_narrow_precisions_stay_close(
+    case: Case, precision: Precision, error_max: float, device: torch.device
+) -> None:
     """The median row counts: with tiny differences a mixture sends some rows to another expert."""
     held = [0, 0]
-    rows = run_step(load_stages(case, 2, precision), dict(enumerate(PROMPTS)), held).float()
+    rows = run_step(load_stages(case, 2, precision, device), dict(enumerate(PROMPTS)), held, device).float()
     expected = torch.cat([case.logits(prompt) for prompt in PROMPTS])
     errors = (rows - expected).norm(dim=-1) / expected.norm(dim=-1)
     assert float(errors.median()) < error_max

@@ -155,24 +155,27 @@ def test_a_model_computes_as_before(family: str, kind: str, tokenizer: Tokenizer
     ("family", "kind"),
     [("llama3", "Q4_0"), ("qwen2", "Q4_K"), ("qwen3", "Q8_0"), ("mixtral", "F32"), ("qwen3_moe", "F32")],
 )
-def test_stages_compute_it(family: str, kind: str, tokenizer: Tokenizer, tmp_path: Path) -> None:
+def test_stages_compute_it(
+    family: str, kind: str, tokenizer: Tokenizer, tmp_path: Path, device: torch.device
+) -> None:
     reference: Any = tiny(family)
     held = write_gguf(tmp_path / "tiny.gguf", reference, tokenizer, kind)
     reference.load_state_dict(held, strict=False)
     folder, manifest = load(tmp_path / "tiny.gguf", tmp_path)
     with torch.inference_mode():
         expected = reference(TOKENS[None]).logits[0]
-        torch.testing.assert_close(through_stages(folder, manifest, "fp32"), expected, rtol=1e-4, atol=1e-4)
-        rounded = through_stages(folder, manifest, "int4")
+        exact = through_stages(folder, manifest, "fp32", device)
+        torch.testing.assert_close(exact, expected, rtol=1e-4, atol=1e-4)
+        rounded = through_stages(folder, manifest, "int4", device)
     if kind in FOUR_BITS:
         # The file's own quants stay, so the error is only bf16 arithmetic, far below that of rounding again.
         assert (rounded - expected).norm() / expected.norm() < 0.03
 
 
-def through_stages(folder: Path, manifest: Manifest, precision: Precision) -> Tensor:
+def through_stages(folder: Path, manifest: Manifest, precision: Precision, device: torch.device) -> Tensor:
     """Return the logits behind every token, from two stages."""
     card = read_card(manifest.config)
-    rows = TOKENS
+    rows = TOKENS.to(device)
     for index in (0, 1):
         spec = StageSpec(
             index=index,
@@ -184,10 +187,10 @@ def through_stages(folder: Path, manifest: Manifest, precision: Precision) -> Te
             kv_blocks=2,
             slots=1,
         )
-        stage = load_stage_model(card, manifest, spec, open_source(str(folder)), torch.device("cpu"))
+        stage = load_stage_model(card, manifest, spec, open_source(str(folder)), device)
         rows = rows if index else stage.embed(rows.int())
         rows = stage.forward(rows, stage.batch([0], [0], [len(TOKENS)]))
-    return stage.logits(rows)
+    return stage.logits(rows).cpu()
 
 
 def test_split_files_and_folders(tokenizer: Tokenizer, tmp_path: Path) -> None:

@@ -49,7 +49,13 @@ def lark(schema: dict[str, Any]) -> str:
 
 
 def drawn(
-    grammars: Grammars, grammar: str, sampling: Sampling, seed: int, guesses: list[list[int]], cut: int
+    grammars: Grammars,
+    grammar: str,
+    sampling: Sampling,
+    seed: int,
+    guesses: list[list[int]],
+    cut: int,
+    device: torch.device,
 ) -> list[int]:
     """Return the tokens drawn from random logits with these drafts. After `cut` tokens another stage continues."""
     sampler, output = Sampler(PADDED, grammars), list[int]()
@@ -61,7 +67,7 @@ def drawn(
         drafts = tuple(guesses[len(output) % len(guesses)]) if guesses else ()
         # Logits depend only on the position, as a model's depend on the text so far.
         rows = [logits(seed, len(output) + at) for at in range(1 + len(drafts))]
-        for token in sampler.sample(torch.stack(rows), [Draw(0, len(output), drafts)])[0]:
+        for token in sampler.sample(torch.stack(rows).to(device), [Draw(0, len(output), drafts)])[0]:
             assert not token.problem
             output.append(token.token_id)
             if token.token_id in CODEC.end_token_ids:
@@ -82,15 +88,21 @@ def logits(seed: int, position: int) -> torch.Tensor:
     cut=st.integers(1, 30),
 )
 def test_every_drawn_text_follows_the_schema(
-    grammars: Grammars, schema: dict[str, Any], seed: int, temperature: float, guesses: list[list[int]], cut: int
+    grammars: Grammars,
+    schema: dict[str, Any],
+    seed: int,
+    temperature: float,
+    guesses: list[list[int]],
+    cut: int,
+    device: torch.device,
 ) -> None:
     sampling = Sampling(temperature=temperature, seed=seed + 1, logit_bias={5: 50.0}, top_p=0.95)
-    plain = drawn(grammars, lark(schema), sampling, seed, [], 1000)
+    plain = drawn(grammars, lark(schema), sampling, seed, [], 1000, device)
     assert plain[-1] in CODEC.end_token_ids, CODEC.decode(plain)
     Draft202012Validator(schema).validate(json.loads(CODEC.decode(plain)))
     right = [plain[at : at + 3] for at in range(len(plain))]
-    assert drawn(grammars, lark(schema), sampling, seed, guesses, cut) == plain
-    assert drawn(grammars, lark(schema), sampling, seed, right, cut) == plain
+    assert drawn(grammars, lark(schema), sampling, seed, guesses, cut, device) == plain
+    assert drawn(grammars, lark(schema), sampling, seed, right, cut, device) == plain
 
 
 @pytest.mark.parametrize("name", FORMS)

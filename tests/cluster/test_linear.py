@@ -34,11 +34,12 @@ def one_by_one(linear: Linear, rows: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("stored", [torch.float32, torch.bfloat16, torch.float16])
-@pytest.mark.parametrize(("outs", "ins"), [(96, 160), (33, 50)])
+@pytest.mark.parametrize(("outs", "ins"), [(96, 160), (96, 256), (33, 50)])
 def test_products_are_those_of_fp32_within_the_format(
-    precision: Precision, stored: torch.dtype, outs: int, ins: int
+    precision: Precision, stored: torch.dtype, outs: int, ins: int, device: torch.device
 ) -> None:
     weight, bias, rows = normal(1, outs, ins).to(stored), normal(2, outs), normal(3, 20, ins)
+    weight, bias, rows = weight.to(device), bias.to(device), rows.to(device)
     given = weight.clone()
     for addend in (None, bias):
         linear = pack(weight, addend, precision)
@@ -61,9 +62,11 @@ def test_a_row_has_the_same_bits_in_every_batch(precision: Precision) -> None:
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
-def test_rows_of_zeros_and_of_one_huge_value_stay_what_they_are(precision: Precision) -> None:
-    weight, bias = normal(1, 64, 64).bfloat16(), normal(2, 64)
-    rows = torch.zeros(3, 64)
+def test_rows_of_zeros_and_of_one_huge_value_stay_what_they_are(
+    precision: Precision, device: torch.device
+) -> None:
+    weight, bias = normal(1, 64, 128).bfloat16().to(device), normal(2, 64).to(device)
+    rows = torch.zeros(3, 128, device=device)
     rows[1, 5], rows[2] = 1e4, float("nan")
     found = pack(weight, bias, precision)(rows)
     assert difference(found[0], bias) < 5e-3
@@ -72,8 +75,8 @@ def test_rows_of_zeros_and_of_one_huge_value_stay_what_they_are(precision: Preci
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
-def test_weight_bytes_are_what_the_format_needs(precision: Precision) -> None:
-    weight = normal(1, 512, 512)
+def test_weight_bytes_are_what_the_format_needs(precision: Precision, device: torch.device) -> None:
+    weight = normal(1, 512, 512).to(device)
     assert pack(weight, None, precision).weight_bytes <= BYTES[precision] * weight.numel()
 
 
@@ -106,16 +109,19 @@ def test_integer_products_agree_between_kernels() -> None:
     assert int8_levels() in (63, 127)
 
 
-def test_int4_quants_of_a_file_are_kept_quant_by_quant() -> None:
+def test_int4_quants_of_a_file_are_kept_quant_by_quant(device: torch.device) -> None:
     quants = torch.randint(0, 16, (48, 128), generator=torch.Generator().manual_seed(1), dtype=torch.uint8)
     scales, mins = normal(2, 48, 4).abs().bfloat16().float(), torch.zeros(48, 4)
+    quants, scales, mins = quants.to(device), scales.to(device), mins.to(device)
+    each = torch.eye(128, device=device)
     for least in (8 * scales, mins):
         weight = (quants.view(48, 4, 32) * scales[..., None] - least[..., None]).view(48, 128)
         # One input at a time shows every weight: without sums only the result is rounded.
-        found = pack_int4(quants, scales, least)(torch.eye(128))
+        found = pack_int4(quants, scales, least)(each)
         assert difference(found.t(), weight) < 3e-3
     odd = pack_int4(quants[:7], scales[:7], mins[:7])
-    assert difference(odd(torch.eye(128)).t(), quants[:7].float() * scales[:7].repeat_interleave(32, 1)) < 1e-6
+    exact = quants[:7].float() * scales[:7].repeat_interleave(32, 1)
+    assert difference(odd(each).t(), exact) < (1e-6 if device.type == "cpu" else 5e-3)
 
 
 def test_int4_groups_are_chosen_for_what_kernels_keep() -> None:
@@ -127,8 +133,8 @@ def test_int4_groups_are_chosen_for_what_kernels_keep() -> None:
     assert difference(rounded, weight) < 0.08
 
 
-def test_every_precision_passes_its_self_test_here() -> None:
-    reports = self_test(CPU)
+def test_every_precision_passes_its_self_test_here(device: torch.device) -> None:
+    reports = self_test(device)
     assert set(reports) == set(PRECISIONS)
     assert all(report.is_usable for report in reports.values()), reports
 
@@ -154,8 +160,8 @@ def test_a_wrong_kernel_is_not_usable_and_says_why(monkeypatch: pytest.MonkeyPat
     assert "int8 products on this cpu device are off by" in report.reason
 
 
-def test_a_measurement_has_a_time_for_each_number_of_rows() -> None:
-    reports = measure(CPU, 128, 256, torch.get_num_threads())
+def test_a_measurement_has_a_time_for_each_number_of_rows(device: torch.device) -> None:
+    reports = measure(device, 128, 256, torch.get_num_threads())
     for report in reports.values():
         assert report.rows == kernels.ROWS
         assert len(report.seconds_per_million) == len(report.rows)

@@ -109,3 +109,28 @@ def test_logprobs_are_those_of_the_raw_logits() -> None:
     values, ids = reference.topk(4)
     assert [other.token_id for other in token.top] == ids.tolist()
     assert [other.logprob for other in token.top] == pytest.approx(values.tolist(), abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        Sampling(temperature=0.0, logprobs=3),
+        Sampling(temperature=0.0),
+        Sampling(seed=3),
+        Sampling(seed=4, temperature=0.7, top_k=50, top_p=0.9, min_p=0.01, logprobs=2),
+        Sampling(seed=5, presence_penalty=0.5, frequency_penalty=0.5, repetition_penalty=1.2, logit_bias={7: 3.0}),
+    ],
+)
+def test_each_device_draws_the_same_tokens(sampling: Sampling, device: torch.device) -> None:
+    logits = torch.randn(64, 4096, generator=torch.Generator().manual_seed(9)) * 3
+    answers = []
+    for rows in (logits, logits.to(device)):
+        sampler = Sampler(logits.shape[1])
+        for slot in range(len(rows)):
+            sampler.open(slot, sampling, [slot, 5, 5, 9], 1)
+        tokens = sampler.sample(rows, [Draw(slot, 4) for slot in range(len(rows))])
+        answers.append([token for (token,) in tokens])
+    for here, there in zip(*answers, strict=True):
+        assert here.token_id == there.token_id
+        assert here.logprob == pytest.approx(there.logprob, abs=1e-5)
+        assert [other.token_id for other in here.top] == [other.token_id for other in there.top]

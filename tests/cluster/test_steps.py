@@ -27,6 +27,7 @@ from cluster.models.store import open_source
 from cluster.wire import Move, OpenSlot, Sampled, Step
 
 DEMO_MODEL = Path(__file__).parents[2] / "demo" / "model"
+CPU = torch.device("cpu")
 GREEDY = Sampling(temperature=0.0)
 BLOCKS = 64
 
@@ -42,7 +43,12 @@ def reference() -> "transformers.LlamaForCausalLM":
 
 
 def load(
-    manifest: Manifest, index: int, stages: int, wire: WireFormat = "fp32", precision: Precision = "fp32"
+    manifest: Manifest,
+    index: int,
+    stages: int,
+    wire: WireFormat = "fp32",
+    precision: Precision = "fp32",
+    device: torch.device = CPU,
 ) -> LoadedStage:
     card = read_card(manifest.config)
     spec = StageSpec(
@@ -56,7 +62,6 @@ def load(
         slots=8,
         wire=wire,
     )
-    device = torch.device("cpu")
     model = load_stage_model(card, manifest, spec, open_source(str(DEMO_MODEL)), device)
     return LoadedStage(manifest.digest, spec, card, model, Sampler(card.vocabulary), device)
 
@@ -64,10 +69,17 @@ def load(
 class StageChain:
     """Carries steps from stage to stage as bytes, one step at a time."""
 
-    def __init__(self, manifest: Manifest, stages: int, wire: WireFormat = "fp32") -> None:
+    def __init__(
+        self,
+        manifest: Manifest,
+        stages: int,
+        wire: WireFormat = "fp32",
+        precision: Precision = "fp32",
+        device: torch.device = CPU,
+    ) -> None:
         self.manifest = manifest
         self.wire: WireFormat = wire
-        self.stages = [load(manifest, index, stages, wire) for index in range(stages)]
+        self.stages = [load(manifest, index, stages, wire, precision, device) for index in range(stages)]
         self.scheduler = Scheduler(1, stages, slots=8, kv_blocks=BLOCKS)
         self.steps: list[Step] = []
         self.seal = Seal(bytes(32))
@@ -140,10 +152,14 @@ def prompt_of(length: int, seed: int) -> list[int]:
 
 @pytest.mark.parametrize(("tokens", "losses"), [(24, 0.12), pytest.param(60, 0.06, marks=pytest.mark.slow)])
 def test_shared_beginnings_drafts_and_lost_stages_change_no_token(
-    manifest: Manifest, reference: "transformers.LlamaForCausalLM", tokens: int, losses: float
+    manifest: Manifest,
+    reference: "transformers.LlamaForCausalLM",
+    tokens: int,
+    losses: float,
+    stage_device: torch.device,
 ) -> None:
     """Any of three stages is lost at any time. Replayed, copied and drafted tokens equal the expected ones."""
-    chain, chance = StageChain(manifest, 3), Random(1)
+    chain, chance = StageChain(manifest, 3, device=stage_device), Random(1)
     system = prompt_of(200, 1)
     prompts = [[*system, *prompt_of(30 + at, at + 2)] for at in range(4)] + [prompt_of(10, 9) * 20]
     sequences = [chain.add(prompt, tokens) for prompt in prompts]
@@ -161,11 +177,47 @@ def test_shared_beginnings_drafts_and_lost_stages_change_no_token(
     assert any(move.tokens for step in chain.steps for move in step.moves), "no beginning was shared"
 
 
-def test_drafts_change_no_drawn_token(manifest: Manifest) -> None:
+@pytest.mark.parametrize(
+    ("precision", "stages", "wire", "gap_max"),
+    [
+        ("fp32", 1, "fp32", 0.0),
+        ("fp32", 2, "fp32", 0.0),
+        ("bf16", 3, "bf16", 0.25),
+        ("fp16", 2, "fp16", 0.1),
+        ("int8", 3, "int8", 0.5),
+        ("int4", 1, "fp32", 1.5),
+        ("int4", 2, "bf16", 1.5),
+    ],
+)
+def test_greedy_tokens_are_those_of_the_reference(
+    manifest: Manifest,
+    reference: "transformers.LlamaForCausalLM",
+    precision: Precision,
+    stages: int,
+    wire: WireFormat,
+    gap_max: float,
+    stage_device: torch.device,
+) -> None:
+    """A token may differ only if the reference's logit of it is close to that of its own token."""
+    chain = StageChain(manifest, stages, wire, precision, stage_device)
+    system = prompt_of(100, 1)
+    prompts = [*([*system, *prompt_of(20 + at, at + 2)] for at in range(4)), prompt_of(10, 9) * 8]
+    sequences = [chain.add(prompt, 24) for prompt in prompts]
+    chain.run()
+    for prompt, sequence in zip(prompts, sequences, strict=True):
+        output = sequence.tokens[len(prompt) :]
+        assert len(output) == 24
+        with torch.inference_mode():
+            logits = reference(input_ids=torch.tensor([sequence.tokens[:-1]])).logits[0, len(prompt) - 1 :]
+        gaps = logits.amax(-1) - logits.gather(1, torch.tensor(output)[:, None])[:, 0]
+        assert float(gaps.max()) <= gap_max
+
+
+def test_drafts_change_no_drawn_token(manifest: Manifest, stage_device: torch.device) -> None:
     """With temperature, penalties and a seed the same tokens come with drafts as without."""
     sampling = Sampling(temperature=0.7, seed=5, presence_penalty=0.3, repetition_penalty=1.1)
     prompt = prompt_of(8, 3) * 12
-    drafted, plain = StageChain(manifest, 2), StageChain(manifest, 2)
+    drafted, plain = StageChain(manifest, 2, device=stage_device), StageChain(manifest, 2, device=stage_device)
     first = drafted.add(prompt, 80, sampling)
     second = plain.add(prompt, 80, sampling)
     drafted.run()
