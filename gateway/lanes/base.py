@@ -1,5 +1,6 @@
 """The interface of every lane: its offers, and opening an answer to a call."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, Protocol, TypeAlias
@@ -161,10 +162,11 @@ class Lane(Protocol):
     def offers(self, model: str) -> list[Offer]:
         """Return an offer for every backend that has this model or should have it. No I/O."""
 
-    async def open(self, call: Call, offer: Offer) -> Answer:
+    async def open(self, call: Call, offer: Offer, wait_s: float = math.inf, /) -> Answer:
         """Open an answer; return when its first bytes have arrived.
 
-        Raises LaneFailed if another candidate may be tried; GenerationError and RequestInvalid are final.
+        The pool waits for about `wait_s`; other lanes have bounds of their own. Raises LaneFailed if another candidate
+        may be tried; GenerationError and RequestInvalid are final.
         """
 
 

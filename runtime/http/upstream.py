@@ -55,6 +55,7 @@ class Connection(asyncio.Protocol):
 
     def __init__(self, client: "Client", origin: Origin) -> None:
         self.origin = origin
+        self.loop = asyncio.get_running_loop()
         self.idle_since_s = 0.0
         self._client = client
         self._transport: asyncio.Transport
