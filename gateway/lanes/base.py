@@ -71,15 +71,13 @@ class Offer:
     is_gateway: bool = False
     label: str = field(init=False, compare=False, repr=False)
     """Lane and backend as one word. Computed once, because routing reads it very often."""
+    model_there: str = field(init=False, compare=False, repr=False)
+    """The model's name at the backend; computed once, too."""
 
     def __post_init__(self) -> None:
         label = self.lane if self.backend == self.lane else f"{self.lane}:{self.backend}"
         object.__setattr__(self, "label", label)
-
-    @property
-    def model_there(self) -> str:
-        """The model's name at the backend."""
-        return self.served_as or self.model
+        object.__setattr__(self, "model_there", self.served_as or self.model)
 
     @property
     def counted_as(self) -> str:

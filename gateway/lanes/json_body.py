@@ -84,7 +84,7 @@ class WholeReader:
     def _count(self, content: bytes) -> None:
         """Take the backend's count; if it is missing or implausible, count the text."""
         call, usage = self._call, self._usage
-        is_counted = read_usage({"usage": _value(self._parts.usage)}, usage)
+        is_counted = read_usage(_value(self._parts.usage), usage)
         if self._has_choices and not usage.completion_tokens:
             transcript = Transcript()
             transcript.add(content)

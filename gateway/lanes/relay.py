@@ -88,7 +88,7 @@ class RelayBody:
         self._call = call
         self._owned = owned
         self._held: list[bytes] = []
-        is_stream = call.kind in GENERATES and call.request.is_stream
+        is_stream = call.request.stream and call.kind in GENERATES
         self._reader: Reader = (
             StreamReader(call, is_paid=upstream.is_paid)
             if is_stream
@@ -184,8 +184,16 @@ class RelayBody:
         except LaneFailed as error:
             self._break(LaneBrokeOff(f"{self._upstream.name} {error}"))
             return
-        if passed:
-            self._pass(passed)
+        if not passed:
+            return
+        # Inlined, because it runs for every event of every stream.
+        if (out := self._out) is None:
+            self._hold(passed)
+            return
+        out.write(passed)
+        if out.is_full:
+            self._pause()
+            self._wake()
 
     def end(self, broken: Broken | None) -> None:
         self._is_over = True
@@ -234,14 +242,10 @@ class RelayBody:
         return self._holds_whole and self._held_bytes <= HELD_BYTES_MAX
 
     def _pass(self, data: bytes) -> None:
-        out = self._out
-        if out is None:
+        if self._out is None:
             self._hold(data)
-            return
-        out.write(data)
-        if out.is_full:
-            self._pause()
-            self._wake()
+        else:
+            self._out.write(data)
 
     def _hold(self, data: bytes) -> None:
         """Buffer the bytes until a reader takes them."""
