@@ -5,7 +5,7 @@ from dataclasses import asdict
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request
-from msgspec import to_builtins
+from msgspec import structs, to_builtins
 from pydantic import BaseModel, ConfigDict, Field
 
 from cluster.control.topology import Topology
@@ -106,7 +106,7 @@ async def draft_plan(authority: Operator, question: PlanQuestion) -> dict[str, A
 async def list_requests(authority: Operator, limit: Limit = 50) -> list[dict[str, Any]]:
     """List recent requests, newest first."""
     entries = await asyncio.to_thread(authority.services.request_log.newest, limit)
-    return [asdict(entry) for entry in entries]
+    return [structs.asdict(entry) for entry in entries]
 
 
 def describe(topology: Topology) -> dict[str, Any]:
