@@ -80,7 +80,7 @@ class _Provider:
     def offers(self, model: str) -> list[Offer]:
         return [Offer("cloud", "acme", model, price=_PRICE if model == "paid" else None)]
 
-    async def open(self, call: Call, offer: Offer) -> Answer:  # noqa: ARG002
+    async def open(self, call: Call, offer: Offer, _wait_s: float = 0.0) -> Answer:  # noqa: ARG002
         return await relay(self._upstream, call, call.raw)
 
 

@@ -145,7 +145,7 @@ class _SimulatedLane:
             load_s=machine.load_s,
         )
 
-    async def open(self, call: Call, offer: Offer) -> Answer:
+    async def open(self, call: Call, offer: Offer, _wait_s: float = 0.0) -> Answer:
         raise NotImplementedError
 
 

@@ -1,12 +1,13 @@
 """Read token counts from backends, and estimate or bound the tokens of texts without a tokenizer."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from accounting.money import MAX_TOKENS
 
 _BYTES_PER_TOKEN = 4
 _TEMPLATE_TOKENS_MAX = 16
+_ONLY_INTEGERS = {int}
 
 
 class UsageCounts(NamedTuple):
@@ -31,24 +32,26 @@ def counts_of(usage: Any) -> UsageCounts | None:
     if prompt is None and completion is None:
         return None
     prompt, completion = prompt or 0, completion or 0
-    cached = _part(usage.get("prompt_tokens_details"), "cached_tokens")
-    reasoning = _part(usage.get("completion_tokens_details"), "reasoning_tokens")
-    if cached is None or reasoning is None:
-        return None
-    return UsageCounts(prompt, completion, min(cached, prompt), min(reasoning, completion))
-
-
-def _part(details: Any, name: str) -> int | None:
-    """Return a count of the details, 0 if there is none; None if the details are invalid."""
-    if details is None:
-        return 0
-    return (details.get(name) or 0) if _has_sound_counts(details) else None
+    cached = reasoning = 0
+    if (details := usage.get("prompt_tokens_details")) is not None:
+        if not _has_sound_counts(details):
+            return None
+        cached = min(details.get("cached_tokens") or 0, prompt)
+    if (details := usage.get("completion_tokens_details")) is not None:
+        if not _has_sound_counts(details):
+            return None
+        reasoning = min(details.get("reasoning_tokens") or 0, completion)
+    return UsageCounts(prompt, completion, cached, reasoning)
 
 
 def _has_sound_counts(usage: Any) -> bool:
-    """Return whether each of its counts is null or an integer in range. A plain loop, as every answer has one."""
-    if not isinstance(usage, Mapping):
+    """Return whether each of its counts is null or an integer in range."""
+    if not isinstance(usage, dict):
         return False
+    values = usage.values()
+    # All at once, because every answer has one, and most have nothing but such integers.
+    if set(map(type, values)) == _ONLY_INTEGERS and min(values) >= 0 and max(values) <= MAX_TOKENS:
+        return True
     for name, value in usage.items():
         if type(value) is int and 0 <= value <= MAX_TOKENS:
             continue

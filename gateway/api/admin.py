@@ -5,7 +5,7 @@ from dataclasses import asdict
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
-from msgspec import to_builtins
+from msgspec import structs, to_builtins
 from pydantic import BaseModel, ConfigDict, Field
 
 from cluster.control.topology import Topology
@@ -113,7 +113,7 @@ async def draft_plan(_: Operator, controller: Controller, question: PlanQuestion
 async def list_requests(_: Operator, log: RequestLog, limit: Limit = 50) -> list[dict[str, Any]]:
     """List recent requests, newest first."""
     entries = await asyncio.to_thread(log.newest, limit)
-    return [asdict(entry) for entry in entries]
+    return [structs.asdict(entry) for entry in entries]
 
 
 def describe(topology: Topology) -> dict[str, Any]:

@@ -2,11 +2,11 @@
 
 import signal
 import threading
-from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from msgspec.structs import asdict
 
 from gateway.cli import output
 from gateway.cli.command import Report, with_authority

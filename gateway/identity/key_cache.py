@@ -53,9 +53,9 @@ class KeyCache:
         found = self._entries.get(token)
         if found is None:
             return None
-        now_s = self._clock()
-        is_fresh = now_s < max(found.read_s, self._confirmed_s) + CACHE_S and now_s < found.read_s + KEPT_S
-        if now_s >= found.ends_s or not (is_fresh or now_s < found.again_s):
+        now_s, read_s = self._clock(), found.read_s
+        is_fresh = now_s - CACHE_S < self._confirmed_s or now_s - CACHE_S < read_s
+        if now_s >= found.ends_s or not ((is_fresh and now_s < read_s + KEPT_S) or now_s < found.again_s):
             return None
         try:
             self._entries.move_to_end(token)

@@ -1,5 +1,6 @@
 """The interface of every lane: its offers, and opening an answer to a call."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, Protocol, TypeAlias
@@ -70,15 +71,13 @@ class Offer:
     is_gateway: bool = False
     label: str = field(init=False, compare=False, repr=False)
     """Lane and backend as one word. Computed once, because routing reads it very often."""
+    model_there: str = field(init=False, compare=False, repr=False)
+    """The model's name at the backend; computed once, too."""
 
     def __post_init__(self) -> None:
         label = self.lane if self.backend == self.lane else f"{self.lane}:{self.backend}"
         object.__setattr__(self, "label", label)
-
-    @property
-    def model_there(self) -> str:
-        """The model's name at the backend."""
-        return self.served_as or self.model
+        object.__setattr__(self, "model_there", self.served_as or self.model)
 
     @property
     def counted_as(self) -> str:
@@ -161,10 +160,11 @@ class Lane(Protocol):
     def offers(self, model: str) -> list[Offer]:
         """Return an offer for every backend that has this model or should have it. No I/O."""
 
-    async def open(self, call: Call, offer: Offer) -> Answer:
+    async def open(self, call: Call, offer: Offer, wait_s: float = math.inf, /) -> Answer:
         """Open an answer; return when its first bytes have arrived.
 
-        Raises LaneFailed if another candidate may be tried; GenerationError and RequestInvalid are final.
+        The pool waits for about `wait_s`; other lanes have bounds of their own. Raises LaneFailed if another candidate
+        may be tried; GenerationError and RequestInvalid are final.
         """
 
 

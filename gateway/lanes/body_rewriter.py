@@ -24,7 +24,7 @@ def for_backend(call: Call, served_as: str | None, *, salt: str | None = None) -
     request, raw = call.request, call.raw
     if call.content_type != "application/json":
         return with_model(raw, served_as) if served_as is not None and served_as != request.model else raw
-    asks_usage = call.kind in GENERATES and request.is_stream and not call.generation.wants_usage
+    asks_usage = request.stream and call.kind in GENERATES and not call.generation.wants_usage
     is_renamed = served_as is not None and served_as != request.model
     if not is_renamed and salt is None and request.millrace is None and request.provider is None:
         if not asks_usage:

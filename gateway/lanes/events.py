@@ -212,7 +212,7 @@ class StreamReader:
             return None
         self._error = self._error or event.get("error")
         self._head = self._head or {name: event[name] for name in HEAD if name in event}
-        read_usage(event, self._usage)
+        read_usage(event.get("usage"), self._usage)
         choices = event.get("choices")
         for choice in choices if isinstance(choices, list) else ():
             self._follow(choice)

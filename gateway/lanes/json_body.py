@@ -47,7 +47,7 @@ class WholeReader:
         self._size_bytes = 0
         self._parts = _NOTHING
         self._has_choices = False
-        self._has_ended = False
+        self._has_ended = self._has_answer = False
 
     def feed(self, chunk: bytes) -> bytes:
         if self._size_bytes < ANSWER_BYTES_MAX:
@@ -60,9 +60,10 @@ class WholeReader:
         self._has_ended = True
         chunks = self._chunks
         content = chunks[0] if len(chunks) == 1 else b"".join(chunks)
-        self._parts = _parts_of(content)
-        self._has_choices = _is_list(self._parts.choices)
-        if self._has_answer:
+        self._parts = parts = _parts_of(content)
+        self._has_choices = _is_list(parts.choices)
+        if self._is_of_its_kind():
+            self._has_answer = True
             self._count(content)
         return b""
 
@@ -76,14 +77,14 @@ class WholeReader:
         return None if self._has_choices else _value(self._parts.error)
 
     def fill(self, meter: Meter) -> None:
-        meter.is_complete = self._has_ended and self._has_answer
-        if meter.is_complete:
+        meter.is_complete = self._has_answer
+        if self._has_answer:
             meter.take(self._usage)
 
     def _count(self, content: bytes) -> None:
         """Take the backend's count; if it is missing or implausible, count the text."""
         call, usage = self._call, self._usage
-        is_counted = read_usage({"usage": _value(self._parts.usage)}, usage)
+        is_counted = read_usage(_value(self._parts.usage), usage)
         if self._has_choices and not usage.completion_tokens:
             transcript = Transcript()
             transcript.add(content)
@@ -99,8 +100,7 @@ class WholeReader:
         if (self._has_choices or _is_list(self._parts.data)) and (has_usage or self._is_paid):
             self.rewritten = _with_usage(content, self._usage)
 
-    @property
-    def _has_answer(self) -> bool:
+    def _is_of_its_kind(self) -> bool:
         """Return whether it has the fields of its kind of answer.
 
         An answer too long to keep is assumed to have them.

@@ -17,14 +17,14 @@ _TOOL_TOKENS = 64
 _COST = re.compile("[0-9]{1,15}")
 
 
-def read_usage(answer: Any, meter: Meter) -> bool:
-    """Take the usage of a parsed answer or event; return False if there is no plausible usage."""
-    usage = answer.get("usage") if isinstance(answer, dict) else None
+def read_usage(usage: Any, meter: Meter) -> bool:
+    """Take the parsed usage of an answer or event; return False if it is not plausible."""
     counts = counts_of(usage)
-    if usage is None or counts is None:
+    if counts is None:
         return False
     meter.count(counts)
-    meter.cost_nano = cost_of(usage.get("cost_nano"))
+    cost = usage.get("cost_nano")
+    meter.cost_nano = None if cost is None else cost_of(cost)
     return True
 
 

@@ -1,6 +1,6 @@
 """A backend from a call's view: its address, its headers, and its timeouts."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from msgspec import Struct
 
@@ -32,6 +32,8 @@ class Upstream(Struct, frozen=True):
     is_paid: bool = False
     socket_path: str = ""
     is_ours: bool = False
+    doubt: Callable[[], None] | None = None
+    """Called if an answer takes long to begin."""
     _heads: dict[tuple[Kind, str], tuple[Origin, bytes]] = {}
 
     def request(self, call: Call, body: bytes) -> tuple[Origin, list[bytes]]:

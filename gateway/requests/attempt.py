@@ -1,6 +1,5 @@
 """Tries one backend, up to the first bytes of its answer."""
 
-import asyncio
 from dataclasses import dataclass
 
 from cluster.errors import GenerationError, StageLost
@@ -33,12 +32,14 @@ class Attempts:
         try:
             if self.jobs.stays and offer.lane in OWN:
                 await self.jobs.make_way()
-            if offer.lane == "pool":
-                answer = await self._open_in_time(call, offer, dispatch)
-            else:
-                answer = await self.lanes[offer.lane].open(call, offer)
+            wait_s = self.first_byte_s
+            if dispatch.chosen:
+                wait_s = give_up_after_s(dispatch.chosen.predicted, call.request.tokens_limit, wait_s)
+            answer = await self.lanes[offer.lane].open(call, offer, wait_s)
         except LaneFailed as error:
             self.note_error(offer, error)
+            if offer.lane == "pool" and isinstance(error, LaneTimeout):
+                dispatch.gave_up()
             dispatch.refused(error)
             raise
         except StageLost as error:
@@ -50,20 +51,6 @@ class Attempts:
             raise
         dispatch.first_byte()
         return answer
-
-    async def _open_in_time(self, call: Call, offer: Offer, dispatch: Dispatch) -> Answer:
-        """Open the answer at its lane. Also raises LaneTimeout; other lanes have their own timeouts."""
-        wait_s = self.first_byte_s
-        if dispatch.chosen:
-            wait_s = give_up_after_s(dispatch.chosen.predicted, call.request.tokens_limit, wait_s)
-        try:
-            async with asyncio.timeout(wait_s) as bound:
-                return await self.lanes[offer.lane].open(call, offer)
-        except TimeoutError:
-            if not bound.expired():
-                raise
-            dispatch.gave_up()
-            raise LaneTimeout(f"{offer.backend} did not answer within {wait_s:.0f} s") from None
 
     def note_error(self, offer: Offer | None, error: LaneFailed | GenerationError) -> None:
         """Record a backend's failure in the metrics, before or after its first byte."""

@@ -141,11 +141,12 @@ class RequestContext(Struct):
     def elapsed_s(self) -> float:
         return time.perf_counter() - self.began_s
 
-    async def in_time(self, doing: Coroutine[Any, Any, T]) -> T:
-        """Return the result of `doing`. Raises DeadlinePassed if it takes longer than the request allows."""
+    def in_time(self, doing: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
+        """Return `doing`, within the time that the request allows: awaiting it may raise DeadlinePassed."""
         left_s = self.time_left_s
-        if left_s is None:
-            return await doing
+        return doing if left_s is None else self._within(left_s, doing)
+
+    async def _within(self, left_s: float, doing: Coroutine[Any, Any, T]) -> T:
         try:
             async with asyncio.timeout(left_s) as bound:
                 return await doing

@@ -11,6 +11,7 @@ from accounting.payments.errors import PayerFrozen
 from gateway.errors import BudgetUnavailable, LaneBusy, LaneUnreachable, TooManyHangUps
 from gateway.lanes.base import Answer, Call, Offer
 from gateway.limits.limits import Limits
+from gateway.limits.ticket import Ticket
 from gateway.metrics.metrics import Metrics
 from gateway.requests.attempt import Attempts, is_stream
 from gateway.requests.context import Asked, DecidedCall, RequestContext
@@ -94,7 +95,8 @@ class AnswerOpener:
 
     async def open_rest(self, context: RequestContext, call: Call, decision: Decision, offer: Offer) -> Answer:
         """Open the rest of a broken answer, which `call` requests. Also raises LaneFailed if it is not a stream."""
-        await self._enter_for(context, offer)
+        if ticket := _ticket_beside(context, offer):
+            await self.limits.enter_beside(ticket, context.caller, (offer.model, *offer.stands_for))
         dispatch = self.router.began(offer.label, decision, offer)
         answer = await self.attempts.begin(call, offer, dispatch)
         if not is_stream(answer):
@@ -135,17 +137,12 @@ class AnswerOpener:
             return deque()
         return deque(context.decision.candidates)
 
-    async def _enter_for(self, context: RequestContext, offer: Offer) -> None:
-        """Apply the limits of the answering model also if it was requested by another name. Raises RateLimited."""
-        ticket = context.admitted.ticket
-        if ticket and (offer.model != ticket.model or offer.stands_for or ticket.further):
-            await self.limits.enter_beside(ticket, context.caller, (offer.model, *offer.stands_for))
-
     async def _open(
         self, context: RequestContext, call: Call, offer: Offer, others: Sequence[Candidate]
     ) -> Answer:
         """Open the answer at this candidate; `others` may be asked in its place."""
-        await self._enter_for(context, offer)
+        if ticket := _ticket_beside(context, offer):
+            await self.limits.enter_beside(ticket, context.caller, (offer.model, *offer.stands_for))
         is_paid = offer.price is not None
         if is_paid:
             if wait_s := self.limits.hang_ups.wait_s(context.caller.user_id):
@@ -166,6 +163,14 @@ class AnswerOpener:
                 raise
         context.opened_s = context.elapsed_s
         return answer
+
+
+def _ticket_beside(context: RequestContext, offer: Offer) -> Ticket | None:
+    """Return the request's ticket if limits on the answering model also apply: it was requested by another name."""
+    ticket = context.admitted.ticket
+    if ticket and (offer.model != ticket.model or offer.stands_for or ticket.further):
+        return ticket
+    return None
 
 
 def _may_cost_twice(offer: Offer, error: LaneFailed) -> bool:

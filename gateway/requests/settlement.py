@@ -149,7 +149,7 @@ def observe_answer(metrics: Metrics, context: RequestContext, meter: Meter) -> N
     if first_byte_s is not None:
         tallies.first_token_seconds.observe(first_byte_s)
         # Whole and cached answers do not show how fast they were generated.
-        if tokens > 1 and context.call.request.is_stream and not context.admitted.found:
+        if tokens > 1 and context.call.request.stream and not context.admitted.found:
             tallies.token_seconds.observe((elapsed_s - first_byte_s) / (tokens - 1))
     tallies.prompt_tokens.value += meter.prompt_tokens
     tallies.completion_tokens.value += tokens
@@ -166,7 +166,7 @@ def end(context: RequestContext, meter: Meter, ending: Ending) -> Ended:
         ending.status,
         ending.problem,
         context.caller.key_prefix,
-        call.request.is_stream,
+        bool(call.request.stream),
         call.traceparent,
         call.address,
         meter.finish_reasons,
@@ -233,62 +233,60 @@ def _bought(usage: UsageRecord, hold: Hold, price: PricedModel, cost_nano: int) 
 
 
 def _usage(context: RequestContext, offer: Offer | None, meter: Meter, ending: Ending) -> UsageRecord:
-    caller, model = context.caller, context.call.request.model
+    caller, model, outcome = context.caller, context.call.request.model, ending.outcome
     duration_s, first_byte_s = context.elapsed_s, context.first_byte_s
-    prompt_tokens, cached_tokens, completion_tokens = _counts(meter)
-    price = offer.price if offer and context.hold else None
+    prompt_tokens, cached_tokens, completion_tokens, reasoning_tokens, tool_tokens = _counts(meter)
+    lane, provider, price, served_as = context.lane, NO_LANE, None, None
+    if offer:
+        lane, provider = offer.lane, offer.price.provider if offer.price else offer.backend
+        price = offer.price if context.hold else None
+        served_as = offer.served_as if first_byte_s is not None else None
+    compute_nano = int(duration_s * 1e9)
+    if lane != "pool" or outcome not in ("complete", "interrupted"):
+        # Only a pool backend does not report its compute time, so that it is the request's duration.
+        compute_nano = _between(0, meter.compute_ns, compute_nano * _STAGES_MAX)
     return UsageRecord(
         context.call.id,
         caller.user_id,
         caller.department,
         caller.key_id,
         _storable(model),
-        offer.lane if offer else context.lane,
-        _provider(offer),
+        lane,
+        provider,
         prompt_tokens,
         cached_tokens,
         completion_tokens,
         meter.source,
-        ending.outcome,
+        outcome,
         context.started_ns,
         int(1000 * duration_s),
         None if first_byte_s is None else int(1000 * first_byte_s),
         0,
         0,
-        _compute_nano(offer, meter, ending, duration_s),
-        _served_model(model, None if first_byte_s is None or offer is None else offer.served_as),
-        _between(0, meter.reasoning_tokens, completion_tokens),
-        _between(0, meter.tool_tokens, completion_tokens),
+        compute_nano,
+        None if served_as is None or served_as == model else _storable(served_as),
+        reasoning_tokens,
+        tool_tokens,
         price.id if price else None,
     )
 
 
-def _counts(meter: Meter) -> tuple[int, int, int]:
-    """Return prompt, cached and completion tokens, limited to possible values: some upstreams report nonsense."""
+def _counts(meter: Meter) -> tuple[int, int, int, int, int]:
+    """Return prompt, cached, completion, reasoning and tool tokens, limited to possible values.
+
+    Some upstreams report nonsense.
+    """
     prompt, cached, completion = meter.prompt_tokens, meter.cached_tokens, meter.completion_tokens
-    if 0 <= cached <= prompt <= MAX_TOKENS and 0 <= completion <= MAX_TOKENS:
-        return prompt, cached, completion
-    prompt = _between(0, prompt, MAX_TOKENS)
-    return prompt, _between(0, cached, prompt), _between(0, completion, MAX_TOKENS)
-
-
-def _provider(offer: Offer | None) -> str:
-    if offer is None:
-        return NO_LANE
-    return offer.price.provider if offer.price else offer.backend
-
-
-def _compute_nano(offer: Offer | None, meter: Meter, ending: Ending, duration_s: float) -> int:
-    duration_ns = int(duration_s * 1e9)
-    if offer and offer.lane == "pool" and ending.outcome in ("complete", "interrupted"):
-        # A pool backend does not report its compute time, so use the request's duration.
-        return duration_ns
-    return _between(0, meter.compute_ns, duration_ns * _STAGES_MAX)
-
-
-def _served_model(model: str, served_as: str | None) -> str | None:
-    """Return the answering model; None if no backend answered, or if its name is the requested one."""
-    return None if served_as is None or served_as == model else _storable(served_as)
+    reasoning, tool = meter.reasoning_tokens, meter.tool_tokens
+    if (
+        0 <= cached <= prompt <= MAX_TOKENS
+        and 0 <= reasoning <= completion <= MAX_TOKENS
+        and 0 <= tool <= completion
+    ):
+        return prompt, cached, completion, reasoning, tool
+    prompt, completion = _between(0, prompt, MAX_TOKENS), _between(0, completion, MAX_TOKENS)
+    parts = (_between(0, reasoning, completion), _between(0, tool, completion))
+    return prompt, _between(0, cached, prompt), completion, *parts
 
 
 def _between(least: int, number: int, most: int) -> int:

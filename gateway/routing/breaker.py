@@ -7,7 +7,6 @@ others. Only an unreachable backend is paused with all of its models.
 """
 
 from collections import OrderedDict
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -111,27 +110,27 @@ class Breakers:
 
     def barring(self, model: str, now_s: float) -> Breaker | None:
         """Return the breaker that blocks requests for this model now, if any."""
-        if not self.backend.admits(now_s):
-            return self.backend
-        found = self._models.get(model) if self._models else None
-        return None if found is None or found.admits(now_s) else found
+        for one in self._marked(model):
+            if not one.admits(now_s):
+                return one
+        return None
 
     def claim(self, model: str, now_s: float) -> None:
-        for one in self._both(model):
+        for one in self._marked(model):
             one.claim(now_s)
 
     def began(self, model: str, now_s: float) -> None:
-        for one in self._both(model):
+        for one in self._marked(model):
             one.began(now_s)
 
     def succeeded(self, model: str, now_s: float) -> None:
-        for one in self._both(model):
+        for one in self._marked(model):
             one.succeeded()
-        if model in self._models and self._models[model].admits(now_s):
-            del self._models[model]
+            if one is not self.backend and one.admits(now_s):
+                del self._models[model]
 
     def left(self, model: str) -> None:
-        for one in self._both(model):
+        for one in self._marked(model):
             one.left()
 
     def failed(self, model: str, now_s: float) -> None:
@@ -145,7 +144,7 @@ class Breakers:
 
     def failed_s(self, model: str) -> float:
         """Return when a request for this model last failed or could not reach the backend; 0.0 if never."""
-        return max(one.failed_s for one in self._both(model))
+        return max(self.backend.failed_s, self.of(model).failed_s)
 
     def answered(self, *, was_down: bool) -> None:
         """Note a probe's answer: connections are possible. Pauses that the backend asked for continue.
@@ -155,10 +154,16 @@ class Breakers:
         for one in (self.backend, *(self._models.values() if was_down else ())):
             one.failures_in_row, one.trial_until_s = 0, 0.0
 
-    def _both(self, model: str) -> Iterator[Breaker]:
-        yield self.backend
-        if self._models and (found := self._models.get(model)):
-            yield found
+    def _marked(self, model: str) -> tuple[Breaker, ...]:
+        """Return the breakers of the backend and of its model; none while no request failed or was told to pause.
+
+        Nearly every request finds none. Without a failure or a pause there is no trial either.
+        """
+        backend, models = self.backend, self._models
+        if not (models or backend.failures_in_row or backend.asked_until_s):
+            return ()
+        found = models.get(model)
+        return (backend,) if found is None else (backend, found)
 
     def _model(self, model: str) -> Breaker:
         found = self._models.get(model)

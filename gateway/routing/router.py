@@ -69,7 +69,7 @@ class Router:
         if decision.candidates:
             # A backend on trial gets no second request until the trial has begun.
             first = decision.candidates[0].offer
-            self._health.of(first.label).breakers.claim(first.model_there, self._health.now_s())
+            self._health.of(first.label).breakers.claim(first.model_there, self._health.clock())
         return decision
 
     def explain(self, caller: Caller, call: Call) -> Decision:
@@ -106,16 +106,17 @@ class Router:
         self, need: Need, caller: Caller, call: Call, chain: list[int]
     ) -> tuple[list[Candidate], list[Rejection]]:
         """Return candidates and rejections of one model. Fills `chain` if there is a choice that needs it."""
-        now_s = self._health.now_s()
+        now_s = self._health.clock()
         offers = self._offers(need.model, call.request.model)
-        stopped = [offer for offer in offers if offer.lane in self._paused] if self._paused else []
-        if stopped:
+        stopped: list[Offer] = []
+        if self._paused:
+            stopped = [offer for offer in offers if offer.lane in self._paused]
             offers = [offer for offer in offers if offer.lane not in self._paused]
         shortlist = self._shortlists.of(need, caller, offers, now_s)
-        rejections = list(shortlist.rejections)
-        rejections += (
-            Rejection(o, objection_to(o, need, caller) or Objection("paused", (o.lane,))) for o in stopped
-        )
+        rejections = [*shortlist.rejections]
+        for offer in stopped:
+            objection = objection_to(offer, need, caller) or Objection("paused", (offer.lane,))
+            rejections.append(Rejection(offer, objection))
         known = self._admitted(shortlist.passed, rejections, now_s)
         if len(known) > 1:
             if not chain:

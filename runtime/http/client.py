@@ -119,7 +119,7 @@ class Client:
         if len(idle) >= IDLE_MAX:
             connection.abort()
             return
-        connection.idle_since_s = asyncio.get_running_loop().time()
+        connection.idle_since_s = connection.loop.time()
         idle.append(connection)
 
     def _look_again(self) -> None:

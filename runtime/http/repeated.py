@@ -34,8 +34,8 @@ class RepeatedHead(Generic[T]):
         if not start or not data.startswith(self._before):
             return b""
         stop = data.find(after, start, start + _DIGITS_MAX + len(after))
-        digits, body = data[start:stop], data[stop + len(after) :]
-        if stop < 0 or not digits.isdigit() or len(body) != int(digits):
+        body = data[stop + len(after) :]
+        if stop < 0 or data[start:stop] != b"%d" % len(body):
             return b""
         if self._tries < _TRIES_MAX:
             self._tries += 1

@@ -2,7 +2,6 @@
 
 import asyncio
 from dataclasses import dataclass
-from http import HTTPStatus
 from typing import TYPE_CHECKING, Protocol
 
 import httptools
@@ -18,7 +17,7 @@ HEADERS_MAX = 256
 # Heads before the final one, as of 103 Early Hints.
 INTERIM_MAX = 16
 
-_SWITCHING = 101
+_SWITCHING, _OK = 101, 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +54,7 @@ class Connection(asyncio.Protocol):
 
     def __init__(self, client: "Client", origin: Origin) -> None:
         self.origin = origin
+        self.loop = asyncio.get_running_loop()
         self.idle_since_s = 0.0
         self._client = client
         self._transport: asyncio.Transport
@@ -142,7 +142,7 @@ class Connection(asyncio.Protocol):
             self._kept_bytes = 0
             body = parts[0] if len(parts) == 1 else b"".join(parts)
             parts.clear()
-            if is_first and self._is_kept_alive and self._status == HTTPStatus.OK:
+            if is_first and self._is_kept_alive and self._status == _OK:
                 self._repeated.learn(data, self._headers)
             if self._receiver:
                 receiver.take(body)
@@ -155,7 +155,7 @@ class Connection(asyncio.Protocol):
         """A whole answer whose head the parser has taken before: it need not see it again."""
         assert self._repeated.meaning
         self._has_head = self._is_heard = self._has_heard = self._is_over = self._is_kept_alive = True
-        receiver.take_head(HTTPStatus.OK, self._repeated.meaning)
+        receiver.take_head(_OK, self._repeated.meaning)
         if self._receiver is receiver:
             receiver.take(body)
         if self._receiver is receiver:

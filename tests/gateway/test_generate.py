@@ -71,7 +71,7 @@ class TwoProviders:
             for name, price in prices.items()
         ]
 
-    async def open(self, call: Call, offer: Offer) -> Answer:
+    async def open(self, call: Call, offer: Offer, _wait_s: float = 0.0) -> Answer:
         self.asked += 1
         raise self._failure
 

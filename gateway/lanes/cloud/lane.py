@@ -122,7 +122,7 @@ class CloudLane:
         """Set the prices for all later offers."""
         self._prices = book
 
-    async def open(self, call: Call, offer: Offer) -> Answer:
+    async def open(self, call: Call, offer: Offer, _wait_s: float = math.inf) -> Answer:
         body = paid_body(call, offer)
         try:
             return await self._open(call, body)

@@ -1,6 +1,7 @@
 """The cluster lane: it turns tokens of the cluster's pipeline into OpenAI answers."""
 
 import asyncio
+import math
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 
@@ -98,7 +99,7 @@ class ClusterLane:
             found.add("json")
         return frozenset(found)
 
-    async def open(self, call: Call, offer: Offer) -> Answer:
+    async def open(self, call: Call, offer: Offer, _wait_s: float = math.inf) -> Answer:
         """Return with the first text, or with all of it if the caller does not stream.
 
         Raises LaneBusy if the cluster has no room or no model, RequestInvalid for a resumption that does not fit,

@@ -123,7 +123,7 @@ class MarketLane:
         sha256 = self._tokenizers.get(name.removeprefix("market/"))
         return self._named.get(sha256) if sha256 else None
 
-    async def open(self, call: Call, offer: Offer) -> Answer:
+    async def open(self, call: Call, offer: Offer, _wait_s: float = math.inf) -> Answer:
         """Returns when the first bytes of a seller's answer are there.
 
         Raises LaneBusy while the buyer process is not available, and other kinds of LaneFailed if it fails.

@@ -1,9 +1,10 @@
 """The pool lane: whole copies of models behind any OpenAI-compatible server; bytes pass unchanged."""
 
-import asyncio
 import contextlib
+import math
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,10 +30,6 @@ from runtime.http.client import Client
 # Kinds that separate their prompt caches by a field of the request, so that other tenants learn nothing from
 # answer times. https://docs.vllm.ai/en/latest/design/prefix_caching/
 _SALTED: frozenset[BackendKind] = frozenset(("vllm",))
-
-
-# A backend whose first byte is overdue for this long is probed.
-_DOUBTED_AFTER_S = 3.0
 
 
 class _Chat(msgspec.Struct):
@@ -79,31 +76,32 @@ class PoolLane:
         """The current aliases in every lane."""
         return self.pool.aliases
 
-    async def open(self, call: Call, offer: Offer) -> Answer:
+    async def open(self, call: Call, offer: Offer, wait_s: float = math.inf) -> Answer:
+        """Send the messages unchanged; fold them only if the chat template refuses them."""
         began_s = 0.0 if offer.is_resident else time.monotonic()
-        timer = asyncio.get_running_loop().call_later(_DOUBTED_AFTER_S, self.pool.doubt, offer.backend)
         try:
-            answer = await self._ask(call, offer)
+            upstream = self._upstream(offer)
+            try:
+                answer = await relay(upstream, call, self._body(call, offer), wait_s=wait_s)
+            except MessagesRefused:
+                folded = await self._ask_folded(upstream, call, offer, wait_s)
+                if folded is None:
+                    raise
+                answer = folded
         except LaneFailed as failure:
             if not isinstance(failure, LaneLimited):
                 self.pool.doubt(offer.backend)
             raise
-        finally:
-            timer.cancel()
         if not offer.is_resident:
             self.pool.loaded(offer, time.monotonic() - began_s)
         return answer
 
-    async def _ask(self, call: Call, offer: Offer) -> Answer:
-        """Send the messages unchanged; fold them only if the chat template refuses them."""
-        upstream = self._upstream(offer)
-        try:
-            return await relay(upstream, call, self._body(call, offer))
-        except MessagesRefused:
-            for folded in _folded_calls(call):
-                with contextlib.suppress(MessagesRefused):
-                    return await relay(upstream, folded, self._body(folded, offer))
-            raise
+    async def _ask_folded(self, upstream: Upstream, call: Call, offer: Offer, wait_s: float) -> Answer | None:
+        """Return the answer to the folded messages; None if the chat template refuses these, too."""
+        for folded in _folded_calls(call):
+            with contextlib.suppress(MessagesRefused):
+                return await relay(upstream, folded, self._body(folded, offer), wait_s=wait_s)
+        return None
 
     def _body(self, call: Call, offer: Offer) -> bytes:
         if call.is_preemptible:
@@ -129,9 +127,10 @@ class PoolLane:
             client=self._client,
             base_url=settings.base_url,
             headers=backend.headers,
-            first_byte_s=self._settings.total_s,  # the caller of `open` has its own timeouts
+            first_byte_s=self._settings.total_s,  # `open` is told how long to wait
             silence_s=self._settings.silence_s,
             total_s=self._settings.total_s,
+            doubt=partial(self.pool.doubt, settings.name),
         )
         if len(self._upstreams) >= BACKENDS_MAX:
             self._upstreams.clear()

@@ -45,6 +45,9 @@ class FairOrder(Generic[T]):
         self._bands: dict[int, _Band[T]] = {}
         self._numbers = count()
 
+    def __bool__(self) -> bool:
+        return bool(self._bands)
+
     def __len__(self) -> int:
         return sum(band.size for band in self._bands.values())
 

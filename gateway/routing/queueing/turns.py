@@ -77,13 +77,14 @@ class Turns:
 
         The caller must give it back with `leave`.
         """
-        slots = self._bounded(slots)
+        if slots is None or slots > self._connections_max:
+            slots = self._connections_max
         line = self._lines.get(label)
         if line is None:
             line = self._line(label, slots)
         if line.slots != slots:
             _resize(line, slots)
-        if line.serving >= slots or len(line.waiting):
+        if line.serving >= slots or line.waiting:
             return False
         line.serving += 1
         return True
@@ -129,7 +130,8 @@ class Turns:
         """Give a slot back; the next waiting request gets it."""
         line = self._lines[label]
         line.serving -= 1
-        _call(line)
+        if line.waiting:
+            _call(line)
 
     def _bounded(self, slots: int | None) -> int:
         return self._connections_max if slots is None else min(slots, self._connections_max)

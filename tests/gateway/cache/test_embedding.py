@@ -26,7 +26,7 @@ class Desk(FixedLane):
     is_busy = False
     content = b'{"data":[{"embedding":[1.0,0.5]}]}'
 
-    async def open(self, call: Call, offer: Offer) -> Answer:
+    async def open(self, call: Call, offer: Offer, _wait_s: float = 0.0) -> Answer:
         await asyncio.sleep(0.01)
         if self.is_busy:
             raise LaneBusy("loading", retry_after_s=1)

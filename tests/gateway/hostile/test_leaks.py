@@ -74,7 +74,7 @@ class PaidLane:
         price = PricedModel("cloud", "paid", "test", Price(10, 0, 20), "acme", max_output_tokens=10)
         return [Offer("cloud", "cloud", model, price=price)] if model == "paid" else []
 
-    async def open(self, call: Call, offer: Offer) -> Answer:
+    async def open(self, call: Call, offer: Offer, _wait_s: float = 0.0) -> Answer:
         return await relay(self._upstream, call, call.raw)
 
 

@@ -115,7 +115,7 @@ class PaidLane:
     def offers(self, model: str) -> list[Offer]:
         return [Offer("cloud", "acme", model, price=self._price)] if model == self._model else []
 
-    async def open(self, call: Call, offer: Offer) -> Answer:
+    async def open(self, call: Call, offer: Offer, _wait_s: float = 0.0) -> Answer:
         patience_s = self._patience_s
         upstream = Upstream(
             "acme", self.client, self._base_url, first_byte_s=patience_s, silence_s=patience_s, is_paid=True

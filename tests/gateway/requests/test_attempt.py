@@ -31,7 +31,7 @@ class FailingLane:
     def offers(self, model: str) -> list[Offer]:
         return [Offer("cluster", "here", model)]
 
-    async def open(self, call: Call, offer: Offer) -> Answer:
+    async def open(self, call: Call, offer: Offer, _wait_s: float = 0.0) -> Answer:
         raise self._error
 
 

@@ -127,9 +127,9 @@ async def test_nobody_waits_for_the_one_that_is_stopped_and_nothing_of_it_stays(
         lane = running.services.lanes["pool"]
         open_ = lane.open
 
-        async def slow_to_stop(call: Call, offer: Offer) -> Answer:
+        async def slow_to_stop(call: Call, offer: Offer, wait_s: float) -> Answer:
             try:
-                return await open_(call, offer)
+                return await open_(call, offer, wait_s)
             except asyncio.CancelledError:
                 await go_on.wait()
                 return Answer(200, "application/json", body, Meter())

@@ -302,7 +302,7 @@ class RefusingLane:
     def offers(self, model: str) -> list[Offer]:
         return [Offer("cluster", "cluster", model, weights="w")]
 
-    async def open(self, call: Call, offer: Offer) -> Answer:
+    async def open(self, call: Call, offer: Offer, _wait_s: float = 0.0) -> Answer:
         return Answer(200, "text/event-stream", GeneratorBody(await begun(self._body())))
 
     async def _body(self) -> AsyncGenerator[bytes]:

@@ -165,7 +165,7 @@ class _TwoProviders(PaidLane):
     def offers(self, model: str) -> list[Offer]:
         return [*super().offers(model), *(replace(offer, backend="dear") for offer in self._dear.offers(model))]
 
-    async def open(self, call: Call, offer: Offer) -> Answer:
+    async def open(self, call: Call, offer: Offer, _wait_s: float = 0.0) -> Answer:
         if offer.backend == "dear":
             return await self._dear.open(call, offer)
         return await super().open(call, offer)

@@ -46,7 +46,7 @@ class FixedLane:
     def offers(self, model: str) -> list[Offer]:
         return [offer for offer in self.given if offer.model == model]
 
-    async def open(self, call: Call, offer: Offer) -> Answer:
+    async def open(self, call: Call, offer: Offer, _wait_s: float = 0.0) -> Answer:
         raise NotImplementedError
 
 

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from urllib.parse import urlencode
 
 from fastapi import Request
+from msgspec import structs
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
 from accounting.ledger.postings import Outcome
@@ -111,7 +112,7 @@ def as_shown(entry: RequestEntry, *, to_operator: bool) -> RequestEntry:
     """The entry as it may be shown: only operators read paths, names of keys, accounts and nano-dollars."""
     if to_operator:
         return entry
-    return replace(
+    return structs.replace(
         entry,
         error=without_internals(entry.error),
         reason=without_internals(entry.reason),
