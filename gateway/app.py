@@ -90,9 +90,6 @@ def dsn_of(settings: Settings, folder: DataFolder) -> str:
     return dsn.get_secret_value() if dsn else folder.dsn
 
 
-Sessions = Callable[[], Session]
-
-
 @dataclass(frozen=True, slots=True)
 class Services:
     """Everything that `open_services` built and runs: only this module and `gateway.serving` have it as a whole."""
@@ -126,7 +123,7 @@ class Services:
     """Payments, if they are configured."""
     marketplace: "Marketplace | None"
     """The marketplace, if this gateway operates one."""
-    admin_token: str = field(default_factory=lambda: secrets.token_urlsafe(32))
+    admin_token: str = field(default_factory=lambda: secrets.token_urlsafe(32), repr=False)
 
 
 @asynccontextmanager
@@ -214,8 +211,8 @@ class _Base:
     folder: DataFolder
     stack: AsyncExitStack
     engine: Engine
-    read: Sessions
-    write: Sessions
+    read: Callable[[], Session]
+    write: Callable[[], Session]
     storage: Storage
 
     @property

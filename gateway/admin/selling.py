@@ -5,8 +5,9 @@ The agent is a separate process, which reads the file when it starts.
 
 import asyncio
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, Field, ValidationError, model_validator
@@ -95,8 +96,7 @@ async def save_listing(
     authority: Authority, file: SettingsFile, model: str, section: Mapping[str, Any], *, before: Mapping[str, Any]
 ) -> None:
     """Replace the section `before` by one with this model. Raises Conflict if it has changed, SettingsInvalid."""
-    await authority.record("selling.list", f"model:{model}", {"model": model})
-    await asyncio.to_thread(file.put, section, before=before)
+    await asyncio.to_thread(file.put, section, before=before, record=_recording(authority, "selling.list", model))
 
 
 async def remove_listing(authority: Authority, file: SettingsFile, model: str) -> None:
@@ -109,10 +109,17 @@ async def remove_listing(authority: Authority, file: SettingsFile, model: str) -
         left = without_model(section, model)
         if left == section:
             raise NotFound(f"{model} is not in {FILE_NAME}.")
-        await authority.record("selling.unlist", f"model:{model}", {"model": model})
-        await asyncio.to_thread(file.put, left, before=section)
+        record = _recording(authority, "selling.unlist", model)
+        await asyncio.to_thread(file.put, left, before=section, record=record)
     except SettingsInvalid as error:
         raise RequestInvalid(str(error)) from None
+
+
+def _recording(authority: Authority, action: str, model: str) -> Callable[[], None]:
+    """Return the function that adds the action to the audit log."""
+    return partial(
+        authority.directory.audit.add, authority.actor, action, f"model:{model}"[:200], {"model": model}
+    )
 
 
 def section_of(before: Mapping[str, Any], new: NewListing, tokens_per_second: int | None) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import os
 import re
 import tempfile
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,11 +42,12 @@ class SettingsFile:
 
     def section(self) -> dict[str, Any]:
         """Return the current `[selling]` section. Raises SettingsInvalid for a file that cannot be read."""
-        found = _parsed(self._text()).get(SECTION, {})
-        return dict(found) if isinstance(found, Mapping) else {}
+        return _section_in(self._text())
 
-    def put(self, section: Mapping[str, Any], *, before: Mapping[str, Any]) -> None:
-        """Replace `before` with `section` atomically.
+    def put(self, section: Mapping[str, Any], *, before: Mapping[str, Any], record: Callable[[], None]) -> None:
+        """Replace `before` with `section` atomically. Call `record` first, unless the save is refused.
+
+        After `record` only the disk can fail.
 
         Raises:
             Conflict: the section is no longer `before`, or cannot be separated from the rest.
@@ -56,11 +57,14 @@ class SettingsFile:
         path = self.path.resolve()
         try:
             with _alone_in(path.parent):
-                if self.section() != before:
+                text = self._text()
+                if _section_in(text) != before:
                     raise Conflict(
                         f"{FILE_NAME} was changed meanwhile. Check the updated values, then save again."
                     )
-                _replace(path, with_section(self._text(), section))
+                replaced = with_section(text, section)
+                record()
+                _replace(path, replaced)
         except OSError as error:
             raise SettingsInvalid(f"{self.path}: cannot be written ({error.strerror})") from None
 
@@ -174,6 +178,11 @@ def _around(text: str) -> tuple[str, str]:
         return f"{head}\n\n" if head else "", ""
     kept += comments
     return "".join(kept[:place]), "".join(kept[place:]).lstrip("\r\n")
+
+
+def _section_in(text: str) -> dict[str, Any]:
+    found = _parsed(text).get(SECTION, {})
+    return dict(found) if isinstance(found, Mapping) else {}
 
 
 def _parsed(text: str) -> dict[str, Any]:

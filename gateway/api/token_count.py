@@ -23,8 +23,6 @@ from gateway.limits.limits import Limits
 from runtime.errors import Overloaded
 
 _PATIENCE_S = 10.0
-
-
 # Prompts that are tokenized in parallel only for a count.
 _AT_ONCE = 2
 

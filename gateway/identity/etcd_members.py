@@ -51,10 +51,10 @@ class EtcdMembers:
         raise EtcdUnavailable(f"no member of etcd answers: {reason}")
 
     async def follow(self, what: str, body: Mapping[str, Any], silence_s: float) -> AsyncGenerator[Answer]:
-        """Yield one member's results as they arrive, until it is silent for `silence_s` or breaks off.
+        """Yield one member's results as they arrive, until it is silent for `silence_s`.
 
         Raises:
-            EtcdUnavailable: it broke off; ask again.
+            EtcdUnavailable: it broke off, or an answer is not one of etcd's; ask again.
         """
         url = f"{self._urls[self._at]}/v3/{what}"
         patience = httpx.Timeout(self._client.timeout.connect, read=silence_s)
@@ -72,6 +72,7 @@ class EtcdMembers:
         except httpx.HTTPError as error:
             self._turn()
             raise EtcdUnavailable(f"etcd closed the connection: {type(error).__name__}") from None
+        raise EtcdUnavailable("etcd ended a stream that should continue")
 
     def _turn(self) -> None:
         self._at = (self._at + 1) % len(self._urls)

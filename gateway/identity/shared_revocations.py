@@ -91,8 +91,9 @@ class SharedRevocations:
         """Load all ids and return the revision of etcd that has them. Raises EtcdUnavailable."""
         answer = await self._members.call("kv/range", self._range | {"limit": str(_IDS_MAX)})
         with _well_formed():
-            self._know(self._ids_of(answer.get("kvs", ())))
-            return int(answer["header"]["revision"])
+            revision, ids = int(answer["header"]["revision"]), self._ids_of(answer.get("kvs", ()))
+        self._know(ids)
+        return revision
 
     async def receive(self) -> None:
         """Learn of further revocations until cancelled."""
@@ -132,10 +133,10 @@ class SharedRevocations:
             async for answer in answers:
                 with _well_formed():
                     if answer.get("canceled"):
-                        return
+                        raise EtcdUnavailable("etcd canceled the watch")
                     events = answer.get("events", ())
-                    put = [event["kv"] for event in events if event.get("type") != "DELETE"]
-                    self._know(self._ids | self._ids_of(put))
+                    added = self._ids_of(event["kv"] for event in events if event.get("type") != "DELETE")
+                self._know(self._ids | added)
 
     def _ids_of(self, pairs: Iterable[dict[str, str]]) -> frozenset[str]:
         names = (base64.b64decode(pair["key"]).decode() for pair in pairs)

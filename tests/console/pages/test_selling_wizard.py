@@ -9,7 +9,7 @@ import pytest
 from accounting.money import Price
 from gateway.admin.settings_file import SettingsFile, as_toml, with_section
 from gateway.console.pages.selling.wares_here import share_nano, suggested
-from gateway.identity.audit import AuditLog, Filter
+from gateway.identity.audit import AuditLog, Entry, Filter
 from market.settings.seller import SellingSettings
 from runtime.errors import Conflict, Overloaded
 from tests.console.browsing import visiting
@@ -161,16 +161,25 @@ def test_two_admins_do_not_write_over_one_another(tmp_path: Path) -> None:
     owned.write_text("[log]\nlevel = 'info'\n")
     (tmp_path / "millrace.toml").symlink_to(owned)
     file = SettingsFile.of(tmp_path)
-    file.put({"country_code": "DE", "region": "Köln"}, before={})
+    recorded: list[str] = []
+    file.put({"country_code": "DE", "region": "Köln"}, before={}, record=lambda: recorded.append("first"))
     with pytest.raises(Conflict, match="was changed meanwhile"):
-        file.put({"country_code": "FR"}, before={})
+        file.put({"country_code": "FR"}, before={}, record=lambda: recorded.append("second"))
+    assert recorded == ["first"], "a save that is refused is not in the audit log"
     assert file.section() == {"country_code": "DE", "region": "Köln"}
     assert file.path.is_symlink(), "the owner's link leads where it led"
     assert tomllib.loads(owned.read_bytes().decode())["log"] == {"level": "info"}
     assert (owned.stat().st_mode & 0o777, len(list(owned.parent.iterdir()))) == (0o600, 1)
 
 
+def recorded_in(served: Served) -> list[Entry]:
+    """What the audit log has of listings."""
+    audit = served.services.directory.audit
+    return [entry for action in ("list", "unlist") for entry in audit.entries(Filter(action=f"selling.{action}"))]
+
+
 async def test_a_file_that_is_odd_or_cannot_be_replaced_is_no_mistake_of_ours(served: Served) -> None:
+    recorded = recorded_in(served)
     async with visiting(served) as owner:
         for odd in (
             "selling = 5\n",
@@ -190,6 +199,7 @@ async def test_a_file_that_is_odd_or_cannot_be_replaced_is_no_mistake_of_ours(se
         with settings_file(served, "[log]\nlevel = 'info'\n") as file:
             assert (await owner.post(f"{SELLING}/list/unlist", model="none")).status_code == 404
             assert "selling" not in file.read_text()
+    assert recorded_in(served) == recorded, "what is refused is not in the audit log"
 
 
 async def test_nothing_is_saved_that_the_audit_log_does_not_have(

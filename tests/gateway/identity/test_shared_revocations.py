@@ -132,16 +132,21 @@ def range_of(*key_ids: str) -> dict[str, Any]:
 @pytest.mark.parametrize("odd", [{}, {"header": {"revision": "x"}}, {"kvs": 5}])
 async def test_an_odd_answer_of_etcd_is_told_and_the_next_one_is_read(engine: Engine, odd: dict[str, Any]) -> None:
     ranges: list[dict[str, Any]] = [odd, range_of("first"), odd, range_of("first", "second")]
-    watches: list[dict[str, Any]] = [{"result": {"events": [{}]}}, {"result": {}}]
+    watches: list[dict[str, Any]] = [{"result": {"events": [{}]}}, {"result": {"canceled": True}}]
     async with member_saying(ranges, watches) as url:
         settings, keys = CoordinationSettings(etcd_urls=(url,)), keys_of(engine)
         with structlog.testing.capture_logs() as told:
             async with share_revocations(settings, keys) as shared:
-                await until(lambda: "second" in shared)
-        assert told[0]["event"] == "etcd does not answer yet"
-        reasons = [entry["reason"] for entry in told if entry["event"] == "revocations not received"]
-        assert len(reasons) == 2
-        assert all("malformed" in reason for reason in reasons)
+                await until(lambda: len(told) == 3)
+                assert "first" in shared, "an odd answer takes no revocation away"
+                await until(lambda: len(told) == 4)
+                assert "second" in shared
+        assert [entry["event"] for entry in told] == [
+            "etcd does not answer yet",
+            *["revocations not received"] * 3,
+        ]
+        assert all("malformed" in entry["reason"] for entry in told[:3])
+        assert told[3]["reason"] == "etcd canceled the watch"
 
 
 @needs_etcd

@@ -1,6 +1,6 @@
 """The marketplace for its operators: sellers, allocations and settlements, disputes, reserves and holds."""
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Response
 from pydantic import BaseModel, Field
@@ -13,9 +13,6 @@ from gateway.console.pages.selling.access import PATH, here
 from gateway.console.renderer import go, page
 from gateway.parameters import Named, OptionalText
 from runtime.errors import NotFound, ServiceError
-
-if TYPE_CHECKING:
-    from market.marketplace.marketplace import Marketplace
 
 MARKETPLACE = f"{PATH}/marketplace"
 

@@ -20,7 +20,6 @@ from runtime.errors import NotFound
 
 if TYPE_CHECKING:
     from gateway.console.pages.selling.records import AgentFiles
-    from market.marketplace.marketplace import Marketplace
     from market.protocol.audits.findings import AuditFinding
 
 STANDING = f"{PATH}/standing"
@@ -35,7 +34,6 @@ LOOKED_AT: dict[Tier, str] = {
     "toploc": "reserved: not checked yet",
     "tee": "reserved: not checked yet",
 }
-
 
 router = APIRouter(prefix=STANDING)
 

@@ -59,6 +59,8 @@ router = APIRouter(prefix=LIST)
 
 @dataclass(frozen=True, slots=True)
 class _Wizard:
+    """An instance admin who lists a model, and what the steps read."""
+
     visitor: Operator
     account: Sources
     machine: Machine
