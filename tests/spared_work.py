@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from types import MappingProxyType, SimpleNamespace
 from typing import Any
-from unittest import mock
 
 import fastapi.routing
 import httpx
@@ -18,7 +17,6 @@ from sqlalchemy.engine.default import DefaultDialect
 
 from accounting.ledger import health
 from accounting.ledger.scope import Query, Scope, Witness
-from cluster.trust.addresses import Target
 
 STATEMENTS_MAX = 5_000
 """All that our code has."""
@@ -87,8 +85,7 @@ def prepare_routes() -> None:
     """Inspect every route of a gateway now: forks of this process need not. 180 ms of CPU in each that is asked."""
     from gateway.web import make_web
 
-    services: Any = mock.MagicMock(marketplace=None, payments_service=None)
-    web: Any = make_web(services, Target("127.0.0.1", 1))
+    web: Any = make_web({}, (), (), body_bytes_max=1)
     for route in web._app.routes:
         route.matches({"type": "http", "method": "GET", "path": "/", "headers": []})
 
