@@ -82,7 +82,10 @@ def _share_tls_contexts() -> None:
 
 
 def prepare_routes() -> None:
-    """Inspect every route of a gateway now: forks of this process need not. 180 ms of CPU in each that is asked."""
+    """Inspect the routes of a gateway now: 180 ms of CPU in each fork that is asked otherwise.
+
+    Routes of a marketplace and of payments are left to the few gateways that have them.
+    """
     from gateway.web import make_web
 
     web: Any = make_web({}, (), (), body_bytes_max=1)
@@ -113,7 +116,10 @@ def share_routes() -> None:
 
 
 def _log_plain_tracebacks() -> None:
-    """Where logs are not configured, structlog has rich show every variable: 0.3 to 1 s of CPU for each exception."""
+    """If logs are not configured, structlog has rich show every variable: 0.3 to 1 s of CPU for each exception.
+
+    Gateways, agents and sellers configure theirs without rich (`runtime.logs`).
+    """
     plain = structlog.dev.ConsoleRenderer(colors=False, exception_formatter=structlog.dev.plain_traceback)
     structlog.configure(processors=[*structlog.get_config()["processors"][:-1], plain])
 

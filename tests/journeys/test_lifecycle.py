@@ -1,4 +1,4 @@
-"""Start and stop: signals drain and leave no process behind, crashes lose nothing that was acknowledged."""
+"""Start and stop: signals drain and leave no process behind, and a gateway that cannot start says why."""
 
 import os
 import re

@@ -20,7 +20,7 @@ WARMING, WARMING_LONG = 80, 1000
 
 @pytest.fixture(scope="module")
 def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
-    """Its node, stage, head and renderer are real processes, which take 8 s of CPU to start."""
+    """Its agent, stage, coordinator and renderer start as users start them, which takes 8 s of CPU."""
     with running_gateway(tmp_path_factory.mktemp("soak"), nodes=1, from_templates=False) as gateway:
         yield gateway
 
@@ -46,7 +46,7 @@ def come_and_go(gateway: Gateway, requests: int) -> None:
     answered = asyncio.run(_crowd(gateway, requests))
     assert answered > requests // 3
     until(lambda: "millrace_in_flight 0.0" in gateway.http().get("/metrics").text or None)
-    # The head checks its slots and blocks whenever it is idle, and would have ended by now.
+    # The coordinator checks its slots and blocks whenever it is idle, and would have ended by now.
     asyncio.run(asyncio.sleep(2))
     assert gateway.openai().completions.create(model=MODEL, prompt="The end", max_tokens=3).usage
     assert gateway.admin("/admin/cluster")["epoch"] == 1
@@ -56,8 +56,10 @@ def come_and_go(gateway: Gateway, requests: int) -> None:
 
 
 def test_a_killed_gateway_takes_its_nodes_along_and_keeps_its_ledger(gateway: Gateway) -> None:
-    """The last test of this file."""
+    """It kills the gateway that the other test of this file needs, so it comes last."""
     family = gateway.processes()
+    # The gateway, the process of the chat template, the coordinator, an agent and its stage.
+    assert len(family) == 5
     raw = gateway.openai().chat.completions.with_raw_response.create(
         model=MODEL, messages=[{"role": "user", "content": "Hello"}], max_tokens=4
     )
