@@ -174,8 +174,10 @@ def leader_elsewhere(engine: Engine) -> Iterator[None]:
     processes = multiprocessing.get_context("spawn")
     ours, others = processes.Pipe()
     dsn = engine.url.render_as_string(hide_password=False)
-    leader = processes.Process(target=_lead, args=(dsn, others))
+    leader = processes.Process(target=_lead, args=(dsn, others), daemon=True)
     leader.start()
+    # So that `recv` ends if the process dies.
+    others.close()
     try:
         ours.recv()
         yield

@@ -18,6 +18,9 @@ MESSAGE_BYTES = 4 * 2**20
 
 Reply: TypeAlias = Posted | LedgerError
 
+_UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What msgspec raises for bytes that it cannot decode: the last two for invalid UTF-8 and for deep nesting."""
+
 T = TypeVar("T")
 
 
@@ -69,7 +72,7 @@ def _unpacked_event(event: msgspec.Raw) -> Posting | LedgerError:
     """Decode one event, so that an unreadable one does not fail the others in its message."""
     try:
         return _event.decode(event)
-    except msgspec.DecodeError as error:
+    except _UNREADABLE as error:
         return PostingInvalid(f"the leader of the ledger cannot read this event: {error}")
     except LedgerError as error:
         return error
@@ -90,7 +93,7 @@ def _unpacked(message: bytes, decoder: "msgspec.msgpack.Decoder[list[T]]") -> li
         protocol, content = _message.decode(message)
         if protocol == PROTOCOL:
             return decoder.decode(content)
-    except msgspec.DecodeError as error:
+    except _UNREADABLE as error:
         raise MessageInvalid(f"invalid message: {error}") from None
     raise MessageInvalid(
         f"version {protocol} of messages, not {PROTOCOL}: gateways that share a ledger need one version"

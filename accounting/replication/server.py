@@ -130,7 +130,7 @@ class LeaderServer:
             with self._failures_logged():
                 self._answer_once(bookings)
             # Those that are not answered are taken again.
-            self._taken.difference_update(each.group.sent_ns for each in bookings)
+            self._taken.difference_update([each.group.sent_ns for each in bookings])
         self._answering.close()
 
     def _answer_once(self, bookings: Sequence[_Booking]) -> None:

@@ -70,6 +70,7 @@ class SharedLedger:
         self._epoch: int | None = None
         self._leader: Leader | None = None
         self._renewed_s = float("-inf")
+        self._booking = threading.Lock()
         self._changed = threading.Condition()
         self._hurry = threading.Event()
         self._stopping = False
@@ -90,7 +91,10 @@ class SharedLedger:
             self._thread.join(_STOP_S)
         if self._server:
             self._server.stop()
-        self._client.close()
+        # A poster that was abandoned may still use the client: no other thread may close its connection meanwhile.
+        if self._booking.acquire(timeout=_STOP_S):
+            self._client.close()
+            self._booking.release()
         epoch, self._epoch = self._epoch, None
         try:
             if epoch is not None:
@@ -120,6 +124,12 @@ class SharedLedger:
             LeaderAway: no leader answered in time; some of the events may have been booked.
             sqlalchemy.exc.DBAPIError: as in `Journal.book`.
         """
+        with self._booking:
+            if self._stopping:
+                raise LeaderAway("this gateway is stopping")
+            return self._book(postings)
+
+    def _book(self, postings: Sequence[Posting]) -> list[Reply]:
         until_s = time.monotonic() + self._patience_s
 
         def may_wait() -> bool:

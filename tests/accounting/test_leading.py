@@ -270,6 +270,45 @@ def test_a_process_that_lost_the_lease_books_nothing_of_what_is_under_way(dsn: s
         assert connection.scalars(select(event_table.c.idem_key)).all() == ["credit:c1"]
 
 
+def test_a_gateway_that_stops_within_a_group_closes_its_connections(dsn: str, engine: Engine) -> None:
+    """Its poster was abandoned, and opens the connection when the ledger is being closed."""
+    with engine.begin() as connection:
+        connection.execute(leader_table.update().values(epoch=5, expires_ns=2**62))
+    own = open_engine(dsn)
+    write = write_sessions(own)
+    is_asking, may_open = threading.Event(), threading.Event()
+    errors = list[BaseException]()
+
+    def open_session() -> Session:
+        if threading.current_thread() is asking:
+            is_asking.set()
+            assert may_open.wait(ANSWER_S)
+        return write()
+
+    def ask() -> None:
+        try:
+            shared.book([credit("c1")])
+        except LeaderAway as error:
+            errors.append(error)
+
+    asking = threading.Thread(target=ask)
+    shared = SharedLedger(open_session, lease_s=LONG_S)
+    shared.start(lambda _: Future())
+    asking.start()
+    assert is_asking.wait(ANSWER_S)
+    stopping = threading.Thread(target=shared.stop)
+    stopping.start()
+    stopping.join(0.5)
+    may_open.set()
+    asking.join()
+    stopping.join()
+    assert [str(error) for error in errors] == ["the leader of the ledger has not answered"]
+    with pytest.raises(LeaderAway, match="is stopping"):
+        shared.book([credit("c1")])
+    assert "Checked out connections: 0" in own.pool.status()
+    own.dispose()
+
+
 def test_a_follower_is_told_what_the_leader_was_with_all_that_errors_say(dsn: str) -> None:
     with member(dsn, lease_s=LONG_S) as leader, member(dsn, lease_s=LONG_S) as follower:
         assert (leader.shared.leads, follower.shared.leads, follower.shared.epoch) == (True, False, 1)
@@ -283,6 +322,31 @@ def test_a_follower_is_told_what_the_leader_was_with_all_that_errors_say(dsn: st
             "needed_nano": CREDIT_NANO + 1,
             "available_nano": CREDIT_NANO,
         }
+
+
+_LOSE_FIRST_REPLY = """
+CREATE TABLE lost ();
+CREATE FUNCTION lose() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    IF NOT EXISTS (SELECT FROM lost) THEN
+        INSERT INTO lost DEFAULT VALUES;
+        DELETE FROM ledger_outbox WHERE sent_ns = NEW.sent_ns;
+    END IF;
+    RETURN NULL;
+END $$;
+CREATE TRIGGER lose AFTER UPDATE ON ledger_outbox FOR EACH ROW EXECUTE FUNCTION lose();
+"""
+
+
+def test_a_group_that_was_booked_but_lost_its_reply_is_sent_again_and_booked_once(
+    dsn: str, engine: Engine
+) -> None:
+    with engine.begin() as connection:
+        connection.exec_driver_sql(_LOSE_FIRST_REPLY)
+    with member(dsn, lease_s=LONG_S), member(dsn, lease_s=LONG_S) as follower:
+        assert follower.poster.submit(credit("c1")).result(ANSWER_S) == Posted(1, (1,), replayed=True)
+    with engine.connect() as connection:
+        assert connection.scalars(select(event_table.c.idem_key)).all() == ["credit:c1"]
 
 
 def test_a_frozen_database_is_found_out_and_nothing_is_booked_twice_after_it(dsn: str, engine: Engine) -> None:

@@ -132,6 +132,7 @@ def test_groups_that_cannot_be_read_are_refused_and_hold_up_no_other(
 ) -> None:
     encode = msgspec.msgpack.encode
     newer = encode((PROTOCOL + 1, [credit("c1")]))
+    deep = b"\x92\x01" + b"\x91" * 100_000
     put(
         shared,
         OTHER,
@@ -139,6 +140,7 @@ def test_groups_that_cannot_be_read_are_refused_and_hold_up_no_other(
         b"GET / HTTP/1.1",
         newer,
         encode((PROTOCOL, 3)),
+        deep,
         pack_events([credit("c2")])[0],
         age_s=1,
     )
@@ -146,18 +148,24 @@ def test_groups_that_cannot_be_read_are_refused_and_hold_up_no_other(
         assert ask(shared, [credit("c3")]) == [POSTED]
         eventually(lambda: None not in replies(shared, OTHER))
     answers = [unpack_answers(reply or b"") for reply in replies(shared, OTHER)]
-    assert answers == [[], [], [], [], [POSTED]]
-    assert caplog.text.count("a group of entries of gateway follower-002 was refused") == 4
+    assert answers == [[], [], [], [], [], [POSTED]]
+    assert caplog.text.count("a group of entries of gateway follower-002 was refused") == 5
     assert "gateways that share a ledger need one version" in caplog.text
 
 
 def test_an_event_that_cannot_be_read_is_refused_alone(shared: Engine) -> None:
-    events = [credit("c1"), {"kind": "newer"}, credit("c2")]
+    no_text = msgspec.Raw(b"\x81\xa8idem_key\xa1\xff")
+    events = [credit("c1"), {"kind": "newer"}, no_text, credit("c2")]
     put(shared, OTHER, msgspec.msgpack.encode((PROTOCOL, events)))
     with server(shared):
         eventually(lambda: None not in replies(shared, OTHER))
     (reply,) = replies(shared, OTHER)
-    assert [type(answer) for answer in unpack_answers(reply or b"")] == [Posted, PostingInvalid, Posted]
+    assert [type(answer) for answer in unpack_answers(reply or b"")] == [
+        Posted,
+        PostingInvalid,
+        PostingInvalid,
+        Posted,
+    ]
 
 
 def test_a_full_outbox_refuses_and_takes_groups_again_once_there_is_room(shared: Engine) -> None:
