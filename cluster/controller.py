@@ -21,7 +21,7 @@ from cluster.control.owners import Owners
 from cluster.control.readiness import Status
 from cluster.control.roster import Roster
 from cluster.control.topology import MachineState, PlanDraft, Topology
-from cluster.errors import ClusterUnavailable, ModelError, ModelNotFound, ProcessLost
+from cluster.errors import ClusterUnavailable, ModelNotFound, ProcessLost
 from cluster.events import ClusterEvent
 from cluster.generation import ChatPrompt, GenerateRequest, GenerationEvent
 from cluster.models.chat_format import ChatFormat
@@ -49,6 +49,9 @@ RESUME_PATIENCE_S = 120.0
 # The pause after a request has lost its pipeline, until the manager has noticed the loss, too.
 LOSS_PAUSE_S = 0.05
 LOSS_PAUSE_MAX_S = 1.0
+
+CHAT, EMBEDDINGS = "chat", "embeddings"
+"""The names of the deployments."""
 
 
 Step = Literal["pulled", "hashed"]
@@ -96,14 +99,16 @@ class Controller:
         self._server = ChannelServer("controller", self._identity, self._roster.serve, newcomers=True)
         self._manager = DeploymentManager(
             folder,
-            self._roster,
+            self._roster.subscribe(CHAT),
             PlanOptions(
                 precision, slots, expected_nodes, stages_min or expected_nodes, owners, goal, context_tokens
             ),
             self._use_coordinator,
         )
         # Embeds texts, with or without a pipeline.
-        self.embeddings = EmbeddingManager(folder, self._roster, self._identity, self._stage_memory_now, owners)
+        self.embeddings = EmbeddingManager(
+            folder, self._roster.subscribe(EMBEDDINGS), self._identity, self._stage_memory_now, owners
+        )
         self._model: Model | None = None
         self._text: ModelText | None = None
         self._requested_name: str | None = None
@@ -140,19 +145,12 @@ class Controller:
     async def load_model(self, reference: str, progress: Progress | None = None) -> Model:
         """Find, hash and check a model, which is deployed as soon as there are machines. Raise ModelError."""
         self._requested_name = model_name(reference)
-        if self._manager.deployment is None:
-            await self._manager.readiness.tell("planning", f"reading {self._requested_name}")
         try:
-            model = await self._read_model(reference, progress)
-            self._text = await asyncio.to_thread(ModelText.open, model.folder)
-            self._model = model
-        except ModelError as error:
-            if self._manager.deployment is None:  # A serving pipeline has its own model's files.
-                await self._manager.readiness.tell("failed", str(error))
-            raise
+            self._model = await self._manager.load(
+                self._requested_name, lambda: self._read_model(reference, progress)
+            )
         finally:
             self._reading = None
-        await self._manager.serve(self._model)
         return self._model
 
     def _watched(self, step: Step, progress: Progress | None = None) -> Progress:
@@ -164,14 +162,15 @@ class Controller:
 
         return tell
 
-    async def _read_model(self, reference: str, progress: Progress | None) -> Model:
-        pulled = self._watched("pulled")
-        folder = await asyncio.to_thread(find_model, reference, self._folder / "models", progress=pulled)
+    def _read_model(self, reference: str, progress: Progress | None) -> Model:
+        """Pull, hash and check a model, on a thread. Raise ModelError."""
         name = model_name(reference)
+        folder = find_model(reference, self._folder / "models", progress=self._watched("pulled"))
         hashed = self._watched("hashed", progress)
-        manifest = await asyncio.to_thread(load_manifest, folder, name, self._folder / "manifests", hashed)
+        manifest = load_manifest(folder, name, self._folder / "manifests", hashed)
         card = read_card(manifest.config)
         check_tensors(card, manifest)
+        self._text = ModelText.open(folder)
         return Model(name, folder, manifest, card)
 
     def machines(self) -> list[MachineState]:
@@ -314,7 +313,7 @@ class Controller:
 
     def topology(self) -> Topology:
         deployment, (status, reason) = self._manager.deployment, self._manager.readiness.status
-        members = tuple(self._roster.membership.present())
+        members = tuple(self._roster.membership.present(CHAT))
         # A plan stores the names that its machines had when it was made.
         names = {member.node_id: member.name for member in members}
         return Topology(

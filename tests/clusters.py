@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 
 from cluster import wire
-from cluster.controller import Controller
+from cluster.controller import CHAT, Controller
 from cluster.generation import (
     Done,
     GenerateRequest,
@@ -59,7 +59,7 @@ class Cluster:
         """Return the latest counters of the current pipeline's coordinator."""
         deployment = self.controller.deployment
         membership = self.controller._roster.membership
-        return membership.vitals(deployment.coordinator.node_id, "coordinator") if deployment else None
+        return membership.vitals(CHAT, deployment.coordinator.node_id, "coordinator") if deployment else None
 
     async def ask(
         self,

@@ -1,9 +1,9 @@
 """The task that keeps an embedding model served: on one machine, and on another if that one is lost."""
 
 import asyncio
-import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import structlog
@@ -11,18 +11,15 @@ from msgspec.structs import replace
 
 from cluster import wire
 from cluster.client import ModelClient
+from cluster.control.deployment import now_s
 from cluster.control.embedder_place import place_embedder
-from cluster.control.epochs import PlanVersions
 from cluster.control.owners import Owners
-from cluster.control.quarantine import Quarantine
-from cluster.control.readiness import Readiness
-from cluster.control.roster import Roster
+from cluster.control.subscription import Subscription
+from cluster.control.supervisor import Supervisor
 from cluster.embedding import Embeddings, EmbedRequest
 from cluster.errors import (
-    ClusterError,
     ClusterUnavailable,
     LinkError,
-    ModelError,
     NodeFailed,
     ProcessLost,
 )
@@ -39,10 +36,8 @@ log = structlog.get_logger(__name__)
 READY_PATIENCE_S = 60.0
 # A request is sent again at most this often if its machine is lost.
 RETRIES_MAX = 1
-RETRY_PAUSES_S = (0.2, 1.0, 2.0, 5.0, 10.0, 30.0)
 # The time to load. The slowest reasonable link adds the time to fetch.
 LOAD_TIMEOUT_S = 900.0
-DISMISS_TIMEOUT_S = 2.0
 _LOOK_AGAIN_S = 0.5
 
 _ANY = wire.ANY_EPOCH
@@ -59,30 +54,29 @@ class _Serving:
     client: ModelClient
 
 
-class EmbeddingManager:
-    """Serves one embedding model. Its task `run` handles the nodes' messages about embedders, one by one."""
+class EmbeddingManager(Supervisor[EmbeddingModel]):
+    """Owns the embedder of one model."""
 
     def __init__(
         self,
         folder: Path,
-        roster: Roster,
+        subscription: Subscription,
         identity: Identity,
         stage_memory_now: StageMemoryNow,
         owners: Owners | None = None,
     ) -> None:
+        super().__init__(folder, subscription)
         self._folder = folder
-        self._roster = roster
         self._identity = identity
         self._stage_memory_now = stage_memory_now
         self._owners = owners
-        self._epochs = PlanVersions(folder, "embedder-epoch")
-        self._quarantine = Quarantine()
-        self._answers = roster.embedder_answers
         self._serving: _Serving | None = None
         self._loading: NodeId | None = None
         self._requested_name: str | None = None
-        self.readiness = Readiness(roster.absences)
-        self.model: EmbeddingModel | None = None
+
+    @property
+    def serving(self) -> _Serving | None:
+        return self._serving
 
     @property
     def model_name(self) -> str | None:
@@ -97,15 +91,8 @@ class EmbeddingManager:
     async def load_model(self, reference: str, progress: Progress | None = None) -> EmbeddingModel:
         """Find and hash a model, which is served as soon as there is a machine. Raise ModelError."""
         self._requested_name = model_name(reference)
-        await self.readiness.tell("planning", f"reading {self._requested_name}")
-        try:
-            model = await asyncio.to_thread(read_embedding_model, reference, self._folder, progress)
-        except ModelError as error:
-            await self.readiness.tell("failed", str(error))
-            raise
-        await self.readiness.tell("waiting", "no machine is in the cluster")
-        self.model = model
-        return model
+        read = partial(read_embedding_model, reference, self._folder, progress)
+        return await self.load(self._requested_name, read)
 
     async def embed(self, request: EmbedRequest, patience_s: float | None = None) -> Embeddings:
         """Answer a request. Repeat it up to RETRIES_MAX times if its machine is lost. Raise GenerationError.
@@ -133,44 +120,23 @@ class EmbeddingManager:
         if serving:
             await serving.client.close()
 
-    async def run(self) -> None:
-        """Serve the model, watch it, and move it if its machine is lost. Run until cancelled."""
-        failures = 0
-        while True:
-            try:
-                model = await self._wait_for_work()
-                await self._serve(model)
-                failures = 0
-            except Exception as error:  # noqa: BLE001 - the edge of this task: no other one retries
-                pause_s = RETRY_PAUSES_S[min(failures, len(RETRY_PAUSES_S) - 1)]
-                failures += 1
-                await self._fail(error, pause_s)
-                await self._pause(pause_s)
-
-    async def _pause(self, pause_s: float) -> None:
-        """Wait before the next try. A machine that joins meanwhile ends the wait."""
-        until_s = asyncio.get_running_loop().time() + pause_s
-        with contextlib.suppress(TimeoutError):
-            while not isinstance((await self._answer(until_s))[1], wire.Hello):
-                pass
-
     async def _wait_for_work(self) -> EmbeddingModel:
         """Wait until a machine is there and a model needs one: it is not served, or its machine is drained."""
-        loop = asyncio.get_running_loop()
         while True:
             if (serving := self._serving) and not serving.client.is_open:
                 await self._drop(serving, _LOST)
-            model, present, draining = self.model, self._roster.available(), self._roster.draining
+            model, present, draining = self.model, self._subscription.available(), self._subscription.draining
             if model and present and (self._serving is None or self._serving.member.node_id in draining):
                 return model
-            with contextlib.suppress(TimeoutError):  # No node reports that a model was given, so look again.
-                await self._answer(loop.time() + _LOOK_AGAIN_S)
+            await self._next_event(_LOOK_AGAIN_S)  # No node reports that a model was given.
 
-    async def _serve(self, model: EmbeddingModel) -> None:
+    async def _deploy(self, model: EmbeddingModel) -> None:
         """Have a machine load the model, while the previous one still serves. Raise ClusterError."""
-        members = self._roster.available()
-        resting = {member.node_id for member in members if self._quarantine.quarantine(member.node_id)}
-        owners = self._owners.pin(self._roster.machines)[0].owners if self._owners else None
+        # The memory that other deployments hold counts here, since what they plan is subtracted.
+        members = self._subscription.available(shared=True)
+        quarantine = self._fault_attribution.quarantine
+        resting = {member.node_id for member in members if quarantine.quarantine(member.node_id)}
+        owners = self._owners.pin(self._subscription.machines)[0].owners if self._owners else None
         placement = place_embedder(
             model.name, model.needed_bytes, members, self._stage_memory_now(), resting, owners
         )
@@ -183,25 +149,25 @@ class EmbeddingManager:
         patience_s = LOAD_TIMEOUT_S + size_bytes / SLOWEST_BYTES_PER_S
         self._loading = node_id
         try:
-            await self._roster.send(node_id, order)
-            ready = await self._loaded(node_id, epoch, model, asyncio.get_running_loop().time() + patience_s)
+            await self._subscription.send(node_id, order)
+            ready = await self._loaded(node_id, epoch, model, now_s() + patience_s)
             address = wire.Address(node_id, ready.host, ready.client_port)
             client = await ModelClient.open(address, self._identity, "embedder")
         except (NodeFailed, LinkError, ClusterUnavailable, TimeoutError):
-            self._quarantine.add(node_id)
+            quarantine.add(node_id)
             raise
         finally:
             self._loading = None
         before = self._serving
         self._serving = _Serving(placement.member, epoch, client)
-        self._quarantine.end(node_id)
+        quarantine.end(node_id)
         await self.readiness.tell("ready", f"{model.name} on {placement.member.name}")
         log.info("embedder ready", epoch=epoch, node=placement.member.name)
         if before:
             await before.client.close()
         # Earlier embedders, however they were lost, must free their memory.
-        others = [member for member in self._roster.membership.present() if member.node_id != node_id]
-        await asyncio.gather(*(self._dismiss(member.node_id) for member in others))
+        others = [member for member in self._subscription.present() if member.node_id != node_id]
+        await asyncio.gather(*(self._unload(member.node_id, epoch) for member in others))
 
     async def _loaded(self, node_id: NodeId, epoch: int, model: EmbeddingModel, until_s: float) -> wire.Ready:
         """Wait until the machine has loaded the model. Raise NodeFailed or TimeoutError."""
@@ -219,38 +185,22 @@ class EmbeddingManager:
                 case _:
                     pass
 
-    async def _answer(self, until_s: float) -> tuple[NodeId, wire.Message]:
-        """Handle and return the next message of a node. Raise TimeoutError if there is none by then."""
-        async with asyncio.timeout_at(until_s):
-            member, message = await self._answers.get()
+    async def _note(self, member: Member, message: wire.Message) -> None:
         serving = self._serving
         is_ours = serving is not None and serving.member.node_id == member.node_id
         if isinstance(message, wire.Hello) and not is_ours and member.node_id != self._loading:
             # The machine may run an embedder from before its connection was lost, or of an earlier gateway.
-            await self._dismiss(member.node_id)
+            await self._unload(member.node_id, self.epoch + 1)
         elif serving and is_ours and isinstance(message, wire.Failed) and message.epoch in (serving.epoch, _ANY):
             await self._drop(serving, message.reason)
-        return member.node_id, message
 
     async def _drop(self, serving: _Serving, reason: str) -> None:
         """Note once that an embedder is lost, and whose machine must pause."""
         if self._serving is serving:
             log.warning("embedder lost", node=serving.member.name, epoch=serving.epoch, reason=reason)
             self._serving = None
-            self._quarantine.add(serving.member.node_id)
+            self._fault_attribution.quarantine.add(serving.member.node_id)
             try:
                 await self.readiness.tell("planning", reason)
             finally:
                 await serving.client.close()
-
-    async def _dismiss(self, node_id: NodeId) -> None:
-        with contextlib.suppress(LinkError, TimeoutError):
-            async with asyncio.timeout(DISMISS_TIMEOUT_S):
-                await self._roster.send(node_id, wire.Dismiss(self._epochs.current + 1, "embedder"))
-
-    async def _fail(self, error: Exception, again_in_s: float) -> None:
-        foreseen = isinstance(error, ClusterError | TimeoutError | OSError)
-        reason = str(error) or "the machine did not answer in time"
-        log.error("embedder not started", reason=reason, again_in_s=again_in_s, exc_info=not foreseen)
-        if self._serving is None:
-            await self.readiness.tell("failed" if isinstance(error, ModelError) else "planning", reason)

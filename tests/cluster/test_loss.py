@@ -18,7 +18,7 @@ from cluster.errors import ClusterUnavailable
 from cluster.generation import GenerateRequest, Limits, TextPrompt, TokenEvent
 from cluster.models.manifest import Manifest
 from cluster.models.store import read_part
-from cluster.nodes.child_processes import Role
+from cluster.nodes.child import Role
 from cluster.nodes.local_nodes import LocalNodes
 from cluster.nodes.node import Agent
 from cluster.nodes.node_options import NodeOptions
@@ -292,7 +292,7 @@ async def test_a_model_that_comes_after_the_machines_is_deployed(
         # Hellos of a machine in the plan may be read late. They are not new.
         (member,) = controller.topology().members
         for _ in range(2):
-            controller._roster.answers.put(member, wire.Hello(member.name, member.machine))
+            controller._manager._subscription.answers.put(member, wire.Hello(member.name, member.machine))
         await controller.wait_ready(PATIENCE_S)
         assert controller.topology().epoch == 1
     finally:
