@@ -1,10 +1,11 @@
 """The task that keeps an embedding model served: on one machine, and on another if that one is lost."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import structlog
 from msgspec.structs import replace
@@ -16,6 +17,7 @@ from cluster.control.embedder_place import place_embedder
 from cluster.control.owners import Owners
 from cluster.control.subscription import Subscription
 from cluster.control.supervisor import Supervisor
+from cluster.control.topology import DeploymentState
 from cluster.embedding import Embeddings, EmbedRequest
 from cluster.errors import (
     ClusterUnavailable,
@@ -27,6 +29,7 @@ from cluster.models.embedding_model import EmbeddingModel, read_embedding_model
 from cluster.models.manifest import Progress
 from cluster.models.store import model_name
 from cluster.net.channel import SLOWEST_BYTES_PER_S
+from cluster.plans.memory_division import Claim
 from cluster.plans.needs import StageMemory
 from cluster.plans.plan import Member
 from cluster.trust.identity import Identity, NodeId
@@ -42,9 +45,6 @@ _LOOK_AGAIN_S = 0.5
 
 _ANY = wire.ANY_EPOCH
 _LOST = "the connection to the embedder was lost"
-
-StageMemoryNow = Callable[[], Mapping[NodeId, StageMemory]]
-"""The part of each machine's usable memory that the cluster's own model takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,13 +62,15 @@ class EmbeddingManager(Supervisor[EmbeddingModel]):
         folder: Path,
         subscription: Subscription,
         identity: Identity,
-        stage_memory_now: StageMemoryNow,
+        peers: Sequence[Supervisor[Any]],
         owners: Owners | None = None,
+        served_name: str | None = None,
     ) -> None:
-        super().__init__(folder, subscription)
+        """Callers ask for the model by `served_name`; without one by its folder's name or Hugging Face id."""
+        super().__init__(folder, subscription, peers)
+        self._served_name = served_name
         self._folder = folder
         self._identity = identity
-        self._stage_memory_now = stage_memory_now
         self._owners = owners
         self._serving: _Serving | None = None
         self._loading: NodeId | None = None
@@ -78,10 +80,50 @@ class EmbeddingManager(Supervisor[EmbeddingModel]):
     def serving(self) -> _Serving | None:
         return self._serving
 
+    def claim(self) -> Claim | None:
+        if (model := self.model) is None:
+            return None
+        needed_bytes = model.needed_bytes
+
+        def least(members: Sequence[Member]) -> Mapping[NodeId, int]:
+            placement = place_embedder(model.name, needed_bytes, members, {}, owners=self._allowed())
+            return {placement.member.node_id: needed_bytes}
+
+        held = StageMemory(needed_bytes, needed_bytes)
+        serving = {self._serving.member.node_id: held} if self._serving else None
+        return Claim(self._subscription.deployment, model.name, least, serving, has_cache=False)
+
+    def _allowed(self) -> frozenset[NodeId] | None:
+        """Return the only machines that may see texts. Raise MachineUnknown if all their names are unknown."""
+        return self._owners.pin(self._subscription.machines)[0].owners if self._owners else None
+
+    def _held_by_others(self) -> dict[NodeId, StageMemory]:
+        """Return the memory that the other deployments take."""
+        held: dict[NodeId, StageMemory] = {}
+        for claim in self._claims():
+            if claim.deployment != self._subscription.deployment:
+                for node_id, memory in (claim.serving or {}).items():
+                    held[node_id] = memory + held[node_id] if node_id in held else memory
+        return held
+
     @property
     def model_name(self) -> str | None:
-        """The model's name, known before its files are."""
+        """The model's name for callers, known before its files are; None without a model."""
+        return self.model_source and (self._served_name or self.model_source)
+
+    @property
+    def model_source(self) -> str | None:
+        """Its folder's name or Hugging Face id."""
         return self.model.name if self.model else self._requested_name
+
+    def state(self) -> DeploymentState | None:
+        """Return the state for display; None without a model."""
+        if not (name := self.model_name):
+            return None
+        status, reason = self.readiness.status
+        machines = (self._serving.member.node_id,) if self._serving else ()
+        source = self.model_source or name
+        return DeploymentState(name, source, "embedding", status, reason, self.epoch, "fp32", machines=machines)
 
     @property
     def machine(self) -> Member | None:
@@ -136,10 +178,8 @@ class EmbeddingManager(Supervisor[EmbeddingModel]):
         members = self._subscription.available(shared=True)
         quarantine = self._fault_attribution.quarantine
         resting = {member.node_id for member in members if quarantine.quarantine(member.node_id)}
-        owners = self._owners.pin(self._subscription.machines)[0].owners if self._owners else None
-        placement = place_embedder(
-            model.name, model.needed_bytes, members, self._stage_memory_now(), resting, owners
-        )
+        held = self._held_by_others()
+        placement = place_embedder(model.name, model.needed_bytes, members, held, resting, self._allowed())
         node_id, epoch = placement.member.node_id, self._epochs.advance()
         log.info("embedder placed", epoch=epoch, reason=placement.reason)
         if self._serving is None:

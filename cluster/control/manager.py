@@ -2,8 +2,9 @@
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import structlog
 
@@ -22,6 +23,7 @@ from cluster.errors import (
     NodeFailed,
     PlanOutdated,
 )
+from cluster.plans.memory_division import Claim
 from cluster.plans.plan import Member, Plan
 from cluster.plans.plan_changes import is_worth
 from cluster.trust.identity import NodeId
@@ -41,15 +43,22 @@ class DeploymentManager(Supervisor[Model]):
     """Owns the pipeline of one model."""
 
     def __init__(
-        self, folder: Path, subscription: Subscription, options: PlanOptions, use_coordinator: UseCoordinator
+        self,
+        folder: Path,
+        subscription: Subscription,
+        options: PlanOptions,
+        use_coordinator: UseCoordinator,
+        peers: Sequence[Supervisor[Any]],
     ) -> None:
-        super().__init__(folder, subscription)
+        super().__init__(folder, subscription, peers)
         self._expected_nodes = options.expected_nodes
         self._use_coordinator = use_coordinator
         self._considered: frozenset[NodeId] = frozenset()
         self._is_preparing = False
         self._loaded_stages = LoadedStages()
-        self._planning = Planning(subscription, options, self._fault_attribution, self._loaded_stages)
+        self._planning = Planning(
+            subscription, options, self._fault_attribution, self._loaded_stages, self._claims
+        )
         self.standbys = Standbys(self._loaded_stages, subscription.send)
         # The last pipeline that served. The next one keeps its partition, if its machines are there.
         self._last: Deployment | None = None
@@ -58,6 +67,9 @@ class DeploymentManager(Supervisor[Model]):
     @property
     def serving(self) -> Deployment | None:
         return self.deployment
+
+    def claim(self) -> Claim | None:
+        return self._planning.claim(self.model, self.deployment) if self.model else None
 
     async def draft(
         self, model: Model, without: frozenset[NodeId], including: frozenset[NodeId] = frozenset()
@@ -86,9 +98,12 @@ class DeploymentManager(Supervisor[Model]):
         return model
 
     async def _gather(self) -> None:
-        """Before the first plan, wait for the machines that are on their way."""
+        """Before the first plan, wait for the machines on their way, and for models that need memory, too."""
         until_s = now_s() + GATHER_TIMEOUT_S
-        while len(self._subscription.present()) < self._expected_nodes and now_s() < until_s:
+        while now_s() < until_s and (
+            len(self._subscription.present()) < self._expected_nodes
+            or any(peer.is_reading for peer in self._peers)
+        ):
             await self._next_event(0.5)
 
     async def _note(self, member: Member, message: wire.Message) -> None:
@@ -156,7 +171,9 @@ class DeploymentManager(Supervisor[Model]):
         """
         repaired = self._planning.same_partition(self._last) if self._last and not self.deployment else None
         plan = repaired or await self._planning.new_plan(model, self.deployment, self._coordinator)
-        if self.deployment and not is_worth(self.deployment.plan, plan):
+        serving = self.deployment
+        is_enough = serving is not None and not is_worth(serving.plan, plan)
+        if serving and is_enough and not await self._planning.exceeds_share(model, serving):
             log.info("plan unchanged", epoch=self.epoch, reasons=list(plan.reasons))
             self._considered = frozenset(plan.considered)
             await asyncio.sleep(AGAIN_S)
@@ -205,7 +222,7 @@ class DeploymentManager(Supervisor[Model]):
         epoch = self._epochs.advance()
         for reason in (*plan.reasons, *(stage.reason for stage in plan.stages)):
             log.info("plan", epoch=epoch, reason=reason)
-        self._subscription.chronicle.note("plan", plan.reasons[0], epoch)
+        self._record("plan", plan.reasons[0])
         after_error = self._fault_attribution.is_own_error
         return Rollout(epoch, model, plan, self._loaded_stages, self._subscription.send, self._answer, after_error)
 
@@ -230,12 +247,12 @@ class DeploymentManager(Supervisor[Model]):
         await self.readiness.tell("ready", f"{rollout.model.name} over {len(rollout.plan.stages)} node(s)")
         log.info("cluster ready", epoch=rollout.epoch, round_trip_ms=round(deployment.round_trip_ms, 1))
         served = f"{rollout.model.name} is served over {len(rollout.plan.stages)} node(s)"
-        self._subscription.chronicle.note("ready", served, rollout.epoch)
+        self._record("ready", served)
 
     async def _keep_copies(self, model: Model) -> None:
         """Have machines beside the pipeline keep copies of its stages loaded."""
         if self.deployment:
-            self.deployment = self._last = self._planning.with_copies(model, self.deployment)
+            self.deployment = self._last = await self._planning.with_copies(model, self.deployment)
             plan, epoch = self.deployment.plan, self.deployment.epoch
             await self.standbys.keep_loaded(epoch, model, plan.standbys)
             used = {stage.member.node_id for stage in (*plan.stages, *plan.standbys)}
@@ -247,7 +264,7 @@ class DeploymentManager(Supervisor[Model]):
     async def _break(self, reason: str) -> None:
         if self.deployment:
             log.warning("pipeline broken", epoch=self.deployment.epoch, reason=reason)
-            self._subscription.chronicle.note("broken", reason, self.deployment.epoch)
+            self._record("broken", reason, self.deployment.epoch)
         self.deployment = None
         await self.readiness.tell("planning", reason)
 

@@ -71,7 +71,8 @@ class Membership:
         held_bytes = sum(
             report.held_bytes for name, report in signs.processes.items() if deployment in (None, name)
         )
-        usable_bytes = member.machine.memory_usable_bytes + held_bytes
+        most_bytes = max(member.machine.memory_total_bytes, member.machine.memory_usable_bytes)
+        usable_bytes = min(most_bytes, member.machine.memory_usable_bytes + held_bytes)
         return replace(member, machine=replace(member.machine, memory_usable_bytes=usable_bytes))
 
     def vitals(self, deployment: str, node_id: NodeId, role: str) -> wire.Vitals | None:

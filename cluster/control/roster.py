@@ -310,8 +310,8 @@ def _check_beat(member: Member, connection: _Connection, beat: wire.Heartbeat) -
     machine, now_s = member.machine, time.monotonic()
     # Used and free memory are counted at different moments. More than twice the total is impossible, less may be
     # true.
-    held = [report.held_bytes for report in beat.processes.values()]
-    for amount_bytes in (beat.memory_free_bytes, *held, beat.memory_free_bytes + sum(held)):
+    # Processes share the pages of files, so the sum of what they hold says nothing.
+    for amount_bytes in (beat.memory_free_bytes, *(report.held_bytes for report in beat.processes.values())):
         check_memory(member.name, amount_bytes, 2 * max(machine.memory_total_bytes, machine.device.memory_bytes))
     if now_s - connection.window_began_s > BEATS_WINDOW_S:
         connection.window_began_s, connection.window_beats = now_s, 0

@@ -31,7 +31,7 @@ class Terms(Struct, frozen=True):
 NO_TERMS = Terms()
 
 
-DEPLOYMENT_CHARACTERS_MAX = 200
+DEPLOYMENT_CHARACTERS_MAX = 300
 
 DeploymentName = Annotated[str, Meta(max_length=DEPLOYMENT_CHARACTERS_MAX)]
 """The name of a deployment: one model that the cluster serves. A message with a longer name is not read."""

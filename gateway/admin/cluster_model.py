@@ -8,6 +8,7 @@ from cluster.control.deployment import Model
 from cluster.errors import ModelError, ModelNotFound
 from cluster.models.layer_cost import Precision
 from cluster.models.manifest import Progress
+from cluster.models.store import model_name
 from gateway.admin.authority import Authority
 from gateway.admin.fields import TEXT, Body
 from gateway.advice.advice import Advice
@@ -50,16 +51,21 @@ def loading_refusal(services: Services) -> str:
     """Return why no other model can be loaded now; empty if one can."""
     controller = services.controller
     if services.loading.locked():
-        return f"{controller.model_name} is loading now. Try again when it is loaded."
-    if controller.model is None and (controller.model_name is None or controller.status[0] == "failed"):
+        return f"{controller.chat.model_name} is loading now. Try again when it is loaded."
+    if controller.chat.model is None and (
+        controller.chat.model_name is None or controller.chat.status[0] == "failed"
+    ):
         return ""
-    return f"The cluster serves {controller.model_name}. Start the gateway with --model for another one."
+    return f"The cluster serves {controller.chat.model_name}. Start the gateway with --model for another one."
 
 
 async def allow_loading(authority: Authority, reference: str) -> None:
     """Record the load in the audit log. Raises Conflict if the cluster has a model or is loading one."""
     if refusal := loading_refusal(authority.services):
         raise Conflict(refusal, param="model")
+    controller = authority.services.controller
+    if any(model.model_name == model_name(reference) for model, _ in controller.further):
+        raise Conflict(f"The cluster already serves {model_name(reference)}.", param="model")
     await authority.record("cluster.model", f"model:{reference}")
 
 
@@ -69,4 +75,4 @@ async def read_model(services: Services, reference: str, progress: Progress | No
     if refusal := loading_refusal(services):
         raise Conflict(refusal, param="model")
     async with services.loading:
-        return await services.controller.load_model(reference, progress)
+        return await services.controller.chat.load_model(reference, progress)

@@ -62,7 +62,7 @@ def _outcome(services: Services, loading: "asyncio.Task[Model]") -> dict[str, An
         loading.result()
     except (ModelError, Conflict) as error:
         return {"error": str(error)}
-    return {"model": services.controller.model_name}
+    return {"model": services.controller.chat.model_name}
 
 
 def _line(facts: dict[str, Any]) -> bytes:

@@ -52,10 +52,16 @@ async def _readiness(services: Services) -> tuple[dict[str, str], int]:
     status, reason = services.controller.embeddings.readiness.status
     if cluster.embedding_model and status != "ready":
         return _not_ready(status, f"embeddings: {reason}", facts)
-    status, reason = services.controller.status
+    status, reason = services.controller.chat.status
     if cluster.model and status != "ready":
         return _not_ready(status, reason, facts)
     reason = reason if status == "ready" else "no cluster model is configured"
+    for model, _ in services.controller.further:
+        status, why = model.readiness.status
+        if status == "failed":  # It does not keep the others from serving.
+            reason += f"; {model.model_name} failed: {why}"
+        elif status != "ready":
+            return _not_ready(status, f"{model.model_name}: {why}", facts)
     return {"status": "ready", "reason": reason, "ledger": facts}, 200
 
 

@@ -166,8 +166,8 @@ async def test_deployments_hear_only_their_own_answers_and_every_loss(tmp_path: 
             wire.Prepared(1, deployment="b"),
             wire.Prepared(2, deployment="b"),
         ]
-        await channel.send(wire.Prepared(1, deployment="x" * 201))
-        assert "length <= 200" in await last_refusal(channel)
+        await channel.send(wire.Prepared(1, deployment="x" * 301))
+        assert "length <= 300" in await last_refusal(channel)
         for subscription, answers in ((running.subscription, 2), (other, 0)):
             messages: list[wire.Message] = []
             async with asyncio.timeout(PATIENCE_S):

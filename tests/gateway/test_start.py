@@ -113,6 +113,10 @@ class Slow:
     def controller(self) -> "Slow":
         return self
 
+    @property
+    def chat(self) -> "Slow":
+        return self
+
     def new_token(self) -> str:
         return ""
 

@@ -114,10 +114,10 @@ async def test_advice_and_then_the_model_is_loaded(served: Served) -> None:
         refused = await owner.post(f"{MODELS}/cluster")
         assert (refused.status_code, "Enter a value." in refused.text) == (400, True)
         await owner.post(f"{MODELS}/cluster", model=str(DEMO_MODEL))
-        await until(lambda: controller.model is not None)
+        await until(lambda: controller.chat.model is not None)
         shown = await owner.get(MODELS)
-        assert controller.model
-        assert controller.model.manifest.digest in shown.text
+        assert controller.chat.model
+        assert controller.chat.model.manifest.digest in shown.text
         assert "Load model" not in shown.text
         assert (await owner.post(f"{MODELS}/servers/scan", hosts="127.0.0.1", ports="70000")).status_code == 400
         again = await owner.post(f"{MODELS}/cluster", model=str(DEMO_MODEL))

@@ -16,7 +16,7 @@ from gateway.services import Services
 _EVENTS_SHOWN = 50
 _PARTS = PICTURE_PARTS | {
     f"cluster-{part}": f"cluster/{part}.html"
-    for part in ("lead", "figures", "plan", "machines", "links", "events")
+    for part in ("lead", "figures", "plan", "models", "machines", "links", "events")
 }
 
 router = APIRouter(prefix="/console/cluster")
@@ -45,6 +45,7 @@ async def _values(services: Services) -> dict[str, Any]:
         "topology": state.topology,
         "cluster": state.cluster,
         "machines": state.machines,
+        "names": {member.node_id: member.name for member in state.topology.members},
         "links": link_matrix(state.topology),
         "events": services.controller.events()[:_EVENTS_SHOWN],
     }

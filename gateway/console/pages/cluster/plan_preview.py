@@ -82,7 +82,7 @@ async def _show(visitor: Visitor, change: Change) -> Response:
 
 def _drawn(visitor: Visitor, state: ClusterState, plan: Plan | None, change: Change) -> Sketch | None:
     """Draw the cluster with that plan."""
-    model = visitor.services.controller.model
+    model = visitor.services.controller.chat.model
     if plan is None or model is None:
         return None
     known: Topology = state.topology

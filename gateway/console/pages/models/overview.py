@@ -67,7 +67,8 @@ def _values(visitor: Visitor) -> dict[str, Any]:
     values: dict[str, Any] = {"rows": rows_of(visitor), "is_operator": visitor.is_operator}
     if visitor.is_operator:
         values |= {
-            "controller": services.controller,
+            "chat": services.controller.chat,
+            "deployments": services.controller.topology().deployments,
             "may_load": not loading_refusal(services),
             "backends": [backend.as_data() for backend in backends_of(services)],
             "aliases": services.model_terms.every_alias(),

@@ -158,7 +158,7 @@ def _busy(services: Services) -> float | None:
 
 
 def _cluster(services: Services) -> Sketch:
-    model = services.controller.model
+    model = services.controller.chat.model
     return sketch(services.controller.topology(), model.card if model else None)
 
 
@@ -187,7 +187,7 @@ async def credit_of(visitor: Visitor, usage: UsageFigures) -> Credit:
 
 async def _alerts(services: Services, scope: Scope, cluster: Sketch) -> list[Alert]:
     """Return the alerts; alerts of the ledger only for the instance."""
-    status, reason = services.controller.status
+    status, reason = services.controller.chat.status
     offers = (offer for lane in services.lanes.values() for name in lane.models() for offer in lane.offers(name))
     return [
         *(await _of_ledger(services) if scope.is_instance else ()),
