@@ -17,13 +17,12 @@ from pathlib import Path
 from accounting.metering.prices import PricedModel
 from accounting.money import Price
 from bench.gateway.upstream import Upstream as Answering
-from gateway.app import open_services
+from gateway.app import Services, open_services
 from gateway.dialects.openai import read_request
 from gateway.identity.caller import Caller
 from gateway.lanes.base import Answer, Call, Lane, Offer
 from gateway.lanes.relay import relay
 from gateway.lanes.upstream import Upstream
-from gateway.services import Services
 from gateway.settings import DatabaseSettings, LaneName, Settings
 from gateway.settings.server import LogSettings
 from runtime.data_folder import DataFolder

@@ -7,6 +7,8 @@ Modules:
     advice             Recommend where a model should run: hardware fit, cost and break-even
     api                Routes
     app                The composition root: builds and starts every service, and ends them in order
+    app_state          What routes and console pages may take as parameters: FastAPI dependencies on what `gateway.app`
+                       built and runs
     batches            Files that callers upload, and batches of requests that are answered on idle capacity
     billing            Book finished requests: settlement, the request log, prices and payments
     cache              The answer cache: stored answers, coalesced requests, and answers to similar questions
@@ -31,8 +33,6 @@ Modules:
     requests           One request from admission to settlement, in eight steps (docs/architecture.md)
     routing            Decide where a request goes: pure functions of policy, measurements and prices
     schema_upgrade     Migrations with Alembic
-    services           Objects that live as long as the process, built once and passed to the modules that need
-                       them
     serving            Runs a gateway: starts services, sockets and the cluster, handles signals, and stops
                        everything in order
     settings           Reads the environment and the settings file; all other code receives plain values

@@ -4,13 +4,13 @@ import asyncio
 import secrets
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from functools import partial
-from pathlib import Path
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING
 
 import structlog
 from sqlalchemy import Engine
 from sqlalchemy.orm import Session
+from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from accounting.metering.prices import CloudPrices, PriceBook
@@ -20,9 +20,11 @@ from accounting.proofs.signing_key import KeyFile
 from cluster.control.owners import Owners
 from cluster.controller import Controller, FurtherModel
 from cluster.trust.addresses import Target
+from gateway.api import models
 from gateway.api.edge import Edge
 from gateway.api.generate import GenerateHandler
-from gateway.api.plain import PlainRoutes, plain_routes
+from gateway.api.health import Monitoring
+from gateway.api.plain import PlainRoutes
 from gateway.batches.batches import Batches
 from gateway.billing.bookkeeper import Bookkeeper
 from gateway.billing.ledger_service import LedgerService
@@ -33,6 +35,7 @@ from gateway.billing.request_log import RequestLog
 from gateway.billing.settlement_worker import Booked
 from gateway.billing.shared import open_shared
 from gateway.billing.spool import Spool
+from gateway.cache.answers import AnswerCache
 from gateway.cache.embedding import Embedder
 from gateway.cache.factory import open_answers
 from gateway.database import open_upgraded
@@ -43,7 +46,7 @@ from gateway.identity.key_watch import KeyWatch
 from gateway.identity.keys import Keys
 from gateway.identity.secret import open_secret
 from gateway.lanes.aliases import Aliases
-from gateway.lanes.base import Lane
+from gateway.lanes.base import Lane, Lanes
 from gateway.lanes.cloud.lane import CloudLane
 from gateway.lanes.cloud.worker.program import CloudWorker
 from gateway.lanes.cloud.worker.providers import CloudConfiguration, CloudModel, Timeouts
@@ -53,17 +56,18 @@ from gateway.lanes.preemptible.admission import OwnWork
 from gateway.lanes.preemptible.jobs import PreemptibleJobs
 from gateway.limits.admission import Admission
 from gateway.limits.factory import open_limits
+from gateway.limits.limits import Limits
 from gateway.metrics.metrics import Metrics
 from gateway.requests.batch_jobs.batch_service import BatchService
 from gateway.requests.batch_jobs.lifecycle import BatchLifecycle
 from gateway.requests.batch_jobs.runner import Runner as BatchRunner
-from gateway.requests.factory import build_request_paths
+from gateway.requests.factory import RequestPaths, build_request_paths
+from gateway.requests.serve import RequestPath
 from gateway.routing.health import LaneHealth
 from gateway.routing.pauses import Pausable, Pauses
 from gateway.routing.queueing.turns import Turns
 from gateway.routing.router import Router
-from gateway.services import Services
-from gateway.settings import CloudSettings, ClusterSettings, LaneName, RoutingSettings, Settings
+from gateway.settings import CloudSettings, ClusterSettings, LaneName, Settings
 from gateway.storage import Storage
 from gateway.telemetry.access_log import AccessLog
 from gateway.telemetry.factory import open_telemetry
@@ -86,151 +90,144 @@ def dsn_of(settings: Settings, folder: DataFolder) -> str:
     return dsn.get_secret_value() if dsn else folder.dsn
 
 
+Sessions = Callable[[], Session]
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """Everything that `open_services` built and runs: only this module and `gateway.serving` have it as a whole."""
+
+    settings: Settings
+    storage: Storage
+    directory: Directory
+    keys: Keys
+    metrics: Metrics
+    history: History
+    admission: Admission
+    turns: Turns
+    ledger: LedgerService
+    request_log: RequestLog
+    responses: ResponseStore
+    batches: Batches
+    bookkeeper: Bookkeeper
+    controller: Controller
+    pool: PoolLane
+    lanes: Lanes
+    health: LaneHealth
+    model_terms: ModelTerms
+    router: Router
+    pauses: Pauses
+    preemptible_jobs: PreemptibleJobs
+    limits: Limits
+    answers: AnswerCache
+    afterwork: Afterwork
+    requests: RequestPaths
+    payments_service: "PaymentsService | None"
+    """Payments, if they are configured."""
+    marketplace: "Marketplace | None"
+    """The marketplace, if this gateway operates one."""
+    admin_token: str = field(default_factory=lambda: secrets.token_urlsafe(32))
+
+
 @asynccontextmanager
 async def open_services(settings: Settings, folder: DataFolder) -> AsyncGenerator[Services]:
     """Build and run every service within the block; end them in reverse order."""
-    engine = open_upgraded(dsn_of(settings, folder))
-    read, write = read_sessions(engine), write_sessions(engine)
     async with AsyncExitStack() as stack:
-        stack.callback(engine.dispose)
-        database = folder.database if settings.database.dsn is None else None
-        storage = await _watch_storage(folder, database, stack)
-        secret = open_secret(settings.identity, folder.path, write)
-        proofs = _block_maker(read, write, folder)
-        ledger = LedgerService(read, write, open_shared(settings, write), proofs)
-        _start(ledger, settings)
-        if database:
-            ledger.unkept_why = lambda: storage.trouble
-        ledger.inspect()
-        stack.push_async_callback(ledger.stop)
-        request_log = RequestLog(read, write, settings.request_log)
-        request_log.start()
-        stack.callback(request_log.stop)
-        response_store = ResponseStore(read, write, settings.responses, storage if database else None)
-        response_store.start()
-        stack.callback(response_store.stop)
-        metrics, lane_health = Metrics.create(), LaneHealth()
-        metrics.ledger_broken_rules.read = ledger.inspection.by_rule
-        metrics.ledger_inspected_seconds.read = ledger.inspection.age_s
-        batches = Batches(read, write, folder.path / "files", settings.batches)
-        batches.open()
-        admission, turns = Admission(settings.server.requests_max), _turns(metrics, settings.routing)
-        history = History(metrics, lambda: (turns.all_waiting, admission.in_flight))
-        history.start()
-        stack.push_async_callback(history.stop)
-        witnesses = [*_witnesses(settings, stack), batches.receipts.note, history.witness]
-        recounter = open_recounter(settings.metering, metrics)
-        bookkeeper = Bookkeeper(ledger, request_log, metrics, Spool(folder.spool), witnesses, recounter)
-        bookkeeper.start()
-        stack.push_async_callback(bookkeeper.stop)
-        controller = _controller(settings.cluster, folder)
-        stack.push_async_callback(controller.stop)
-        use_cluster(recounter, controller)
-        pool = await _open_pool(settings, folder, lane_health, stack)
-        lanes = _open_lanes(settings, folder, controller, pool, stack)
-        if settings.market.is_wanted:
-            lanes["market"] = await _open_market(settings, folder, ledger, bookkeeper, stack, write, pool.aliases)
-        model_terms = ModelTerms(read, write, lanes)
-        await model_terms.start()
-        stack.push_async_callback(model_terms.stop)
-        await asyncio.to_thread(write_prices, lanes, write)
+        base = await _open_base(settings, folder, stack)
+        directory = await _open_directory(base)
+        metrics = Metrics.create()
+        ledger = _open_ledger(base, metrics)
+        admission, turns, history = _watch_load(base, metrics)
+        records = _open_records(base, ledger, metrics, history)
+        lanes = await _open_lanes(base, ledger, records.bookkeeper)
         afterwork = Afterwork()
         stack.push_async_callback(afterwork.stop)
-        router = Router(lanes, lane_health, settings.routing, settings.policy, report=metrics.foretold)
-        model = settings.cache.semantic_model
-        payments_service = _open_payments_service(settings, ledger, metrics, stack, read, write)
-        embed = Embedder(router, lanes, turns, model) if model else None
-        keys = Keys(secret, read, write)
-        watch = KeyWatch(keys)
-        watch.start()
-        stack.push_async_callback(watch.stop)
-        if settings.coordination.etcd_urls:
-            from gateway.identity.shared_revocations import share_revocations
-
-            await stack.enter_async_context(share_revocations(settings.coordination, keys))
-        preemptible_jobs = PreemptibleJobs(
+        jobs = PreemptibleJobs(
             lambda: OwnWork(admission.in_flight, batch_runner.open_batches),
             settings.batches.per_backend_max,
             settings.pool.probe_s + settings.pool.probe_timeout_s,
         )
-        pauses = Pauses(read, write, partial(_rest, router, preemptible_jobs))
-        pauses.start()
-        stack.push_async_callback(pauses.stop)
-        directory = Directory.of(keys, settings.identity, settings.policy.lanes, read, write)
-        limits = await stack.enter_async_context(open_limits(settings.redis, read, bookkeeper.caught_up))
-        answers = await stack.enter_async_context(
-            open_answers(settings.cache, settings.redis, embed, model_terms.aliases)
+        router = Router(lanes.all, lanes.health, settings.routing, settings.policy, report=metrics.foretold)
+        pauses = _open_pauses(base, router, jobs)
+        limits = await stack.enter_async_context(
+            open_limits(settings.redis, base.read, records.bookkeeper.caught_up)
         )
+        metrics.limit_refusals.read = limits.refused
+        answers = await _open_answers(base, router, lanes, turns)
         requests = build_request_paths(
             settings,
             admission=admission,
             afterwork=afterwork,
             answers=answers,
             audit=directory.audit,
-            bookkeeper=bookkeeper,
-            health=lane_health,
-            jobs=preemptible_jobs,
-            lanes=lanes,
+            bookkeeper=records.bookkeeper,
+            health=lanes.health,
+            jobs=jobs,
+            lanes=lanes.all,
             ledger=ledger,
             limits=limits,
             metrics=metrics,
-            pool=pool.pool,
+            pool=lanes.pool.pool,
             router=router,
             turns=turns,
         )
-        services = Services(
+        payments_service = _open_payments_service(base, ledger, metrics)
+        marketplace = await _open_marketplace(base, ledger)
+        await _open_rates(base, metrics, lambda: admission.in_flight > 0 or bool(jobs.stays))
+        batch_runner = _run_batches(base, directory.keys, records, requests.ordinary, router, admission)
+        yield Services(
             settings=settings,
+            storage=base.storage,
+            directory=directory,
+            keys=directory.keys,
             metrics=metrics,
             history=history,
-            keys=keys,
-            directory=directory,
-            ledger=ledger,
-            storage=storage,
-            request_log=request_log,
-            responses=response_store,
-            batches=batches,
-            bookkeeper=bookkeeper,
             admission=admission,
-            limits=limits,
-            answers=answers,
             turns=turns,
-            afterwork=afterwork,
-            preemptible_jobs=preemptible_jobs,
-            requests=requests,
-            health=lane_health,
-            lanes=lanes,
+            ledger=ledger,
+            request_log=records.request_log,
+            responses=records.responses,
+            batches=records.batches,
+            bookkeeper=records.bookkeeper,
+            controller=lanes.controller,
+            pool=lanes.pool,
+            lanes=lanes.all,
+            health=lanes.health,
+            model_terms=lanes.terms,
             router=router,
             pauses=pauses,
-            model_terms=model_terms,
-            controller=controller,
-            admin_token=secrets.token_urlsafe(32),
+            preemptible_jobs=jobs,
+            limits=limits,
+            answers=answers,
+            afterwork=afterwork,
+            requests=requests,
             payments_service=payments_service,
-            marketplace=await _open_marketplace(settings, folder, ledger, stack, engine),
+            marketplace=marketplace,
         )
-        metrics.limit_refusals.read = limits.refused
-        rates = Rates(
-            settings.costs, read, write, metrics, lambda: admission.in_flight > 0 or bool(preemptible_jobs.stays)
-        )
-        await rates.start()
-        stack.push_async_callback(rates.stop)
-        batch_service = BatchService(
-            requests.ordinary,
-            router,
-            admission,
-            response_store,
-            batches.receipts,
-            settings,
-            batches.changed.set,
-        )
-        life = BatchLifecycle(keys, batches, settings)
-        batch_runner = BatchRunner(batches, life, batch_service, settings.batches.concurrency)
-        batch_runner.start()
-        stack.push_async_callback(batch_runner.stop)
-        yield services
 
 
-async def _watch_storage(folder: DataFolder, database: Path | None, stack: AsyncExitStack) -> Storage:
-    storage = Storage(folder.path, database)
+@dataclass(frozen=True, slots=True)
+class _Base:
+    """What every step of the start builds upon. What a step has started, `stack` ends."""
+
+    settings: Settings
+    folder: DataFolder
+    stack: AsyncExitStack
+    engine: Engine
+    read: Sessions
+    write: Sessions
+    storage: Storage
+
+    @property
+    def has_own_database(self) -> bool:
+        """Whether the database is a file of the data directory, which `storage` then watches."""
+        return self.settings.database.dsn is None
+
+
+async def _open_base(settings: Settings, folder: DataFolder, stack: AsyncExitStack) -> _Base:
+    engine = open_upgraded(dsn_of(settings, folder))
+    stack.callback(engine.dispose)
+    storage = Storage(folder.path, folder.database if settings.database.dsn is None else None)
     looking = asyncio.create_task(storage.keep_looking(), name="data directory watch")
 
     async def stop() -> None:
@@ -238,72 +235,84 @@ async def _watch_storage(folder: DataFolder, database: Path | None, stack: Async
         await asyncio.gather(looking, return_exceptions=True)
 
     stack.push_async_callback(stop)
-    return storage
+    return _Base(settings, folder, stack, engine, read_sessions(engine), write_sessions(engine), storage)
 
 
-def _open_payments_service(
-    settings: Settings,
-    ledger: LedgerService,
-    metrics: Metrics,
-    stack: AsyncExitStack,
-    read: Callable[[], Session],
-    write: Callable[[], Session],
-) -> "PaymentsService | None":
-    """Payments, if Stripe is configured; otherwise none of their modules is imported."""
-    if not settings.payments.is_enabled:
-        return None
-    from gateway.billing.payments.factory import open_payments_service, watch
+async def _open_directory(base: _Base) -> Directory:
+    """Open keys, users and limits, and follow what other processes change of them."""
+    settings = base.settings
+    keys = Keys(open_secret(settings.identity, base.folder.path, base.write), base.read, base.write)
+    watch = KeyWatch(keys)
+    watch.start()
+    base.stack.push_async_callback(watch.stop)
+    if settings.coordination.etcd_urls:
+        from gateway.identity.shared_revocations import share_revocations
 
-    payments_service = open_payments_service(settings, ledger.writer, read, write, ledger.inspection.check)
-    watch(payments_service, metrics)
-    ledger.frozen_why = payments_service.frozen.why
-    payments_service.keeper.start()
-    stack.push_async_callback(asyncio.to_thread, payments_service.stop)
-    return payments_service
+        await base.stack.enter_async_context(share_revocations(settings.coordination, keys))
+    return Directory.of(keys, settings.identity, settings.policy.lanes, base.read, base.write)
 
 
-async def _open_marketplace(
-    settings: Settings, folder: DataFolder, ledger: LedgerService, stack: AsyncExitStack, engine: Engine
-) -> "Marketplace | None":
-    """The marketplace, if it is enabled; otherwise none of its modules is imported."""
-    if not settings.marketplace.enabled:
-        return None
-    from gateway.own_marketplace import open_marketplace, watched
-
-    tokenizers = named_tokenizers(settings.metering)
-    marketplace = open_marketplace(settings.marketplace, folder, ledger, engine, tokenizers)
-    await stack.enter_async_context(watched(marketplace, settings.marketplace))
-    return marketplace
-
-
-def _block_maker(read: Callable[[], Session], write: Callable[[], Session], folder: DataFolder) -> BlockMaker:
+def _open_ledger(base: _Base, metrics: Metrics) -> LedgerService:
+    """Start the ledger and its periodic checks. Raises SettingsInvalid."""
     try:
-        return BlockMaker(read, write, KeyFile(folder.ledger_key))
+        proofs = BlockMaker(base.read, base.write, KeyFile(base.folder.ledger_key))
     except CheckpointUnusable as error:
         raise SettingsInvalid(f"data_dir: {error}") from None
-
-
-def _start(ledger: LedgerService, settings: Settings) -> None:
+    ledger = LedgerService(base.read, base.write, open_shared(base.settings, base.write), proofs)
     try:
         ledger.start()
     except OSError as error:
-        where = f"ledger.host, ledger.port: cannot listen at {settings.ledger.host}:{settings.ledger.port}"
+        own = base.settings.ledger
+        where = f"ledger.host, ledger.port: cannot listen at {own.host}:{own.port}"
         raise SettingsInvalid(f"{where}: {error.strerror or error}") from None
+    if base.has_own_database:
+        ledger.unkept_why = lambda: base.storage.trouble
+    ledger.inspect()
+    base.stack.push_async_callback(ledger.stop)
+    metrics.ledger_broken_rules.read = ledger.inspection.by_rule
+    metrics.ledger_inspected_seconds.read = ledger.inspection.age_s
+    return ledger
 
 
-def _turns(metrics: Metrics, settings: RoutingSettings) -> Turns:
-    turns = Turns(settings.queue_length_max, settings.queue_length_of_key_max, settings.connections_max)
+def _watch_load(base: _Base, metrics: Metrics) -> tuple[Admission, Turns, History]:
+    """Return what admits requests and lets them wait, and the load of the last day."""
+    server, routing = base.settings.server, base.settings.routing
+    admission = Admission(server.requests_max)
+    turns = Turns(routing.queue_length_max, routing.queue_length_of_key_max, routing.connections_max)
     metrics.queue_depth.read = lambda: {(): turns.all_waiting}
-    return turns
+    history = History(metrics, lambda: (turns.all_waiting, admission.in_flight))
+    history.start()
+    base.stack.push_async_callback(history.stop)
+    return admission, turns, history
 
 
-def _rest(router: Router, preemptible_jobs: PreemptibleJobs, paused: frozenset[Pausable]) -> None:
-    """Apply an operator's pauses.
+@dataclass(frozen=True, slots=True)
+class _Records:
+    """What is stored of requests, and the worker that books them."""
 
-    Paused lanes get no requests; while selling is paused, no preemptible requests are admitted.
-    """
-    router.pause(paused)
-    preemptible_jobs.is_paused = "selling" in paused
+    request_log: RequestLog
+    responses: ResponseStore
+    batches: Batches
+    bookkeeper: Bookkeeper
+
+
+def _open_records(base: _Base, ledger: LedgerService, metrics: Metrics, history: History) -> _Records:
+    settings, stack = base.settings, base.stack
+    request_log = RequestLog(base.read, base.write, settings.request_log)
+    request_log.start()
+    stack.callback(request_log.stop)
+    storage = base.storage if base.has_own_database else None
+    responses = ResponseStore(base.read, base.write, settings.responses, storage)
+    responses.start()
+    stack.callback(responses.stop)
+    batches = Batches(base.read, base.write, base.folder.path / "files", settings.batches)
+    batches.open()
+    witnesses = [*_witnesses(settings, stack), batches.receipts.note, history.witness]
+    recounter = open_recounter(settings.metering, metrics)
+    bookkeeper = Bookkeeper(ledger, request_log, metrics, Spool(base.folder.spool), witnesses, recounter)
+    bookkeeper.start()
+    stack.push_async_callback(bookkeeper.stop)
+    return _Records(request_log, responses, batches, bookkeeper)
 
 
 def _witnesses(settings: Settings, stack: AsyncExitStack) -> list[Callable[[list[Booked]], None]]:
@@ -318,67 +327,76 @@ def _witnesses(settings: Settings, stack: AsyncExitStack) -> list[Callable[[list
     return witnesses
 
 
-async def _open_pool(
-    settings: Settings, folder: DataFolder, health: LaneHealth, stack: AsyncExitStack
-) -> PoolLane:
-    def note_answer(name: str, was_down: bool) -> None:
-        health.of(f"pool:{name}").breakers.answered(was_down=was_down)
+@dataclass(frozen=True, slots=True)
+class _Lanes:
+    """The lanes with their aliases and prices. `all` always has cluster and pool: machines may join at any time."""
 
-    pool = PoolLane(settings.pool, folder.pool, note_answer)
-    stack.push_async_callback(pool.stop)
-    await pool.start()
-    return pool
+    controller: Controller
+    pool: PoolLane
+    all: dict[LaneName, Lane]
+    health: LaneHealth
+    terms: ModelTerms
 
 
-def _open_lanes(
-    settings: Settings,
-    folder: DataFolder,
-    controller: Controller,
-    pool: PoolLane,
-    stack: AsyncExitStack,
-) -> dict[LaneName, Lane]:
-    """Return the configured lanes; always cluster and pool, because machines may join at any time."""
-    cluster = settings.cluster
+async def _open_lanes(base: _Base, ledger: LedgerService, bookkeeper: Bookkeeper) -> _Lanes:
+    controller, health = _controller(base.settings.cluster, base.folder), LaneHealth()
+    base.stack.push_async_callback(controller.stop)
+    use_cluster(bookkeeper.recounter, controller)
+    pool = await _open_pool(base, health)
+    cluster = base.settings.cluster
     lanes: dict[LaneName, Lane] = {
         "cluster": ClusterLane(
             controller,
             cluster.slots,
             speculate=cluster.speculation,
-            patience_s=settings.routing.queue_s,
+            patience_s=base.settings.routing.queue_s,
             aliases=pool.aliases,
         ),
         "pool": pool,
     }
-    if settings.cloud.models:
-        worker, prices = _cloud_worker(settings.cloud, folder), _price_book(settings.cloud)
-        cloud = CloudLane(settings.cloud, worker, prices, pool.aliases)
-        stack.push_async_callback(cloud.stop)
-        lanes["cloud"] = cloud
-    return lanes
+    if base.settings.cloud.models:
+        lanes["cloud"] = _open_cloud(base, pool.aliases)
+    if base.settings.market.is_wanted:
+        lanes["market"] = await _open_market(base, ledger, bookkeeper, pool.aliases)
+    terms = ModelTerms(base.read, base.write, lanes)
+    await terms.start()
+    base.stack.push_async_callback(terms.stop)
+    await asyncio.to_thread(write_prices, lanes, base.write)
+    return _Lanes(controller, pool, lanes, health, terms)
+
+
+async def _open_pool(base: _Base, health: LaneHealth) -> PoolLane:
+    def note_answer(name: str, was_down: bool) -> None:
+        health.of(f"pool:{name}").breakers.answered(was_down=was_down)
+
+    pool = PoolLane(base.settings.pool, base.folder.pool, note_answer)
+    base.stack.push_async_callback(pool.stop)
+    await pool.start()
+    return pool
+
+
+def _open_cloud(base: _Base, aliases: Callable[[], Aliases]) -> CloudLane:
+    settings = base.settings.cloud
+    cloud = CloudLane(settings, _cloud_worker(settings, base.folder), _price_book(settings), aliases)
+    base.stack.push_async_callback(cloud.stop)
+    return cloud
 
 
 async def _open_market(
-    settings: Settings,
-    folder: DataFolder,
-    ledger: LedgerService,
-    bookkeeper: Bookkeeper,
-    stack: AsyncExitStack,
-    write: Callable[[], Session],
-    aliases: Callable[[], Aliases],
+    base: _Base, ledger: LedgerService, bookkeeper: Bookkeeper, aliases: Callable[[], Aliases]
 ) -> Lane:
     """The market lane to third parties' machines, if it is enabled; otherwise none of its modules is imported."""
     from gateway.market_lane import open_market
 
-    recounter, named = bookkeeper.recounter, named_tokenizers(settings.metering)
     return await open_market(
-        settings.market,
-        folder.market,
+        base.settings.market,
+        base.folder.market,
         ledger,
-        recounter.tokenizers,
-        named,
+        bookkeeper.recounter.tokenizers,
+        named_tokenizers(base.settings.metering),
         lambda: bookkeeper.is_behind,
-        stack,
-        write,
+        base.stack,
+        base.write,
         aliases,
     )
 
@@ -431,6 +449,76 @@ def _price_book(settings: CloudSettings) -> PriceBook:
     return PriceBook(own, "settings", CloudPrices.installed())
 
 
+def _open_pauses(base: _Base, router: Router, jobs: PreemptibleJobs) -> Pauses:
+    def rest(paused: frozenset[Pausable]) -> None:
+        # Paused lanes get no requests; while selling is paused, no preemptible requests are admitted.
+        router.pause(paused)
+        jobs.is_paused = "selling" in paused
+
+    pauses = Pauses(base.read, base.write, rest)
+    pauses.start()
+    base.stack.push_async_callback(pauses.stop)
+    return pauses
+
+
+async def _open_answers(base: _Base, router: Router, lanes: _Lanes, turns: Turns) -> AnswerCache:
+    settings, model = base.settings, base.settings.cache.semantic_model
+    embed = Embedder(router, lanes.all, turns, model) if model else None
+    return await base.stack.enter_async_context(
+        open_answers(settings.cache, settings.redis, embed, lanes.terms.aliases)
+    )
+
+
+def _open_payments_service(base: _Base, ledger: LedgerService, metrics: Metrics) -> "PaymentsService | None":
+    """Payments, if Stripe is configured; otherwise none of their modules is imported."""
+    if not base.settings.payments.is_enabled:
+        return None
+    from gateway.billing.payments.factory import open_payments_service, watch
+
+    payments_service = open_payments_service(
+        base.settings, ledger.writer, base.read, base.write, ledger.inspection.check
+    )
+    watch(payments_service, metrics)
+    ledger.frozen_why = payments_service.frozen.why
+    payments_service.keeper.start()
+    base.stack.push_async_callback(asyncio.to_thread, payments_service.stop)
+    return payments_service
+
+
+async def _open_marketplace(base: _Base, ledger: LedgerService) -> "Marketplace | None":
+    """The marketplace, if it is enabled; otherwise none of its modules is imported."""
+    settings = base.settings.marketplace
+    if not settings.enabled:
+        return None
+    from gateway.own_marketplace import open_marketplace, watched
+
+    tokenizers = named_tokenizers(base.settings.metering)
+    marketplace = open_marketplace(settings, base.folder, ledger, base.engine, tokenizers)
+    await base.stack.enter_async_context(watched(marketplace, settings))
+    return marketplace
+
+
+async def _open_rates(base: _Base, metrics: Metrics, is_busy: Callable[[], bool]) -> None:
+    """Follow what the own machines' power costs."""
+    rates = Rates(base.settings.costs, base.read, base.write, metrics, is_busy)
+    await rates.start()
+    base.stack.push_async_callback(rates.stop)
+
+
+def _run_batches(
+    base: _Base, keys: Keys, records: _Records, requests: RequestPath, router: Router, admission: Admission
+) -> BatchRunner:
+    settings, batches = base.settings, records.batches
+    service = BatchService(
+        requests, router, admission, records.responses, batches.receipts, settings, batches.changed.set
+    )
+    life = BatchLifecycle(keys, batches, settings)
+    runner = BatchRunner(batches, life, service, settings.batches.concurrency)
+    runner.start()
+    base.stack.push_async_callback(runner.stop)
+    return runner
+
+
 def make_generate_handler(services: Services) -> GenerateHandler:
     """Return the handler of the hot routes, which need no web framework."""
     return GenerateHandler(
@@ -447,10 +535,57 @@ def create_app(services: Services, cluster: Target) -> ASGIApp:
 
     Most of its routes (gateway.web) cost 10 MB, which serving models does not need.
     """
+    return Edge(PlainRoutes(_plain_routes(services), OnDemand(lambda: create_web(services, cluster))))
 
-    def make() -> ASGIApp:
-        from gateway.web import make_web
 
-        return make_web(services, cluster)
+def _plain_routes(services: Services) -> list[Route]:
+    monitoring = Monitoring(
+        services.settings.cluster,
+        services.storage,
+        services.ledger,
+        services.lanes,
+        services.controller,
+        services.metrics,
+        services.admission,
+        services.bookkeeper,
+    )
+    return [*monitoring.routes(), *models.routes(services.directory.gate, services.lanes)]
 
-    return Edge(PlainRoutes(plain_routes(services), OnDemand(make)))
+
+def create_web(services: Services, cluster: Target) -> ASGIApp:
+    """Return the web application: every route other than the hot ones."""
+    from gateway.admin.cluster_model import ModelLoader
+    from gateway.admin.idle import IdleWatch
+    from gateway.admin.ledger_checks import Verifier
+    from gateway.api.accounting.routes import accounting_routers
+    from gateway.api.token_count import PromptCounter
+    from gateway.billing.asked import AskedBefore
+    from gateway.console.figures.usage import UsageFigures
+    from gateway.console.live import Feeds
+    from gateway.console.pages.selling.first_sales import FirstSales
+    from gateway.console.shared_values import Shared
+    from gateway.web import make_web
+
+    settings, folder = services.settings, DataFolder(services.settings.data_dir)
+    jobs, lanes, admission = services.preemptible_jobs, services.lanes, services.admission
+    controller, marketplace = services.controller, services.marketplace
+    pinned, aliases = services.bookkeeper.recounter.tokenizers.pinned, services.model_terms.aliases
+    made = {
+        "asked": AskedBefore(services.directory.write, is_alone=settings.database.dsn is None),
+        "cluster": cluster,
+        "feeds": Feeds(lambda: jobs.is_closed),
+        "first_sales": FirstSales(folder.market, marketplace),
+        "idle": IdleWatch(jobs, admission, lanes, pinned),
+        "model_loader": ModelLoader(controller),
+        "prompt_counter": PromptCounter(lanes, controller, aliases, admission, services.limits),
+        "shared": Shared(),
+        "usage": UsageFigures(services.ledger.look),
+        "verifier": Verifier(services.ledger, dsn_of(settings, folder)),
+    }
+    routers = accounting_routers(has_payments=services.payments_service is not None)
+    if marketplace is not None:
+        from gateway.api.marketplace.routes import marketplace_routers
+
+        routers += marketplace_routers(marketplace, lambda: jobs.is_closed)
+    state = {each.name: getattr(services, each.name) for each in fields(services)} | made
+    return make_web(state, _plain_routes(services), routers, settings.server.body_bytes_max)

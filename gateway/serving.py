@@ -23,8 +23,9 @@ from cluster.trust.addresses import Target
 from gateway.api.generate import GenerateHandler
 from gateway.app import create_app, dsn_of, make_generate_handler, open_services
 from gateway.http.hot import HotProtocol
+from gateway.identity.directory import Directory
+from gateway.lanes.base import Lanes
 from gateway.lanes.cloud.lane import CloudLane
-from gateway.services import Services
 from gateway.settings import ServerSettings, Settings
 from gateway.upgrade import upgrade_in_process
 from runtime import memory
@@ -53,7 +54,9 @@ class Running:
     base_url: str
     console_url: str
     cluster: Target
-    services: Services
+    settings: Settings
+    directory: Directory
+    controller: Controller
 
 
 class _Server(uvicorn.Server):
@@ -94,7 +97,7 @@ async def run(
     await upgrade_in_process(dsn_of(settings, folder))
     async with open_services(settings, folder) as services:
         cluster = await _open_cluster_port(settings, services.controller, listening.getsockname()[1])
-        running = _describe(settings, listening, cluster, services)
+        running = _describe(settings, listening, cluster, services.directory, services.controller)
         folder.write_running(running.base_url, services.admin_token)
         async with _local_nodes(settings, folder, services.controller) as nodes:
             app = create_app(services, cluster)
@@ -109,7 +112,7 @@ async def run(
                     if starting.done():
                         starting.result()
                         on_ready(running)
-                        _warm(services)
+                        _warm(services.lanes)
                         await stopped
                 finally:
                     starting.cancel()
@@ -120,9 +123,9 @@ async def run(
                     await asyncio.wait((starting,), timeout=_CANCEL_S)
 
 
-def _warm(services: Services) -> None:
+def _warm(lanes: Lanes) -> None:
     """Start slow parts after the rest, so that they are ready for a request that goes to the cloud."""
-    cloud = services.lanes.get("cloud")
+    cloud = lanes.get("cloud")
     if isinstance(cloud, CloudLane):
         cloud.warm()
 
@@ -147,10 +150,12 @@ async def _open_cluster_port(settings: Settings, controller: Controller, http_po
     return Target(host, await controller.start(host, 0))
 
 
-def _describe(settings: Settings, listening: socket.socket, cluster: Target, services: Services) -> Running:
+def _describe(
+    settings: Settings, listening: socket.socket, cluster: Target, directory: Directory, controller: Controller
+) -> Running:
     host, port = _REACHABLE.get(settings.server.host, settings.server.host), listening.getsockname()[1]
     root = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-    return Running(f"{root}/v1", f"{root}/console", cluster, services)
+    return Running(f"{root}/v1", f"{root}/console", cluster, settings, directory, controller)
 
 
 @asynccontextmanager
@@ -268,7 +273,7 @@ async def _start_cluster(settings: Settings, running: Running, nodes: LocalNodes
 
     Return when all models serve, or the reason why they cannot is known.
     """
-    controller, cluster = running.services.controller, settings.cluster
+    controller, cluster = running.controller, settings.cluster
     reading: list[Coroutine[None, None, object]] = []
     served: list[Callable[[float], Awaitable[None]]] = []
     if cluster.model:

@@ -1,45 +1,45 @@
 """The web application: every route other than hot routes (http.hot) and frequent ones (api.plain)."""
 
-from fastapi import FastAPI, Request, Response
+from collections.abc import Iterable, Mapping, Sequence
+
+from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
+from starlette.datastructures import State
 from starlette.exceptions import HTTPException
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from accounting.errors import LedgerError
-from cluster.trust.addresses import Target
 from gateway.admin.fields import refusal_of
-from gateway.admin.idle import IdleWatch
 from gateway.api import admin, advice, batches, files, messages, ollama, preemptible, responses, routes_admin
 from gateway.api import pool as pool_api
 from gateway.api.accounting import ledger
-from gateway.api.accounting.routes import accounting_routers
 from gateway.api.edge import BoundedBodies, misspelt
-from gateway.api.plain import plain_routes
-from gateway.billing.asked import AskedBefore
 from gateway.console.console import add_console
 from gateway.console.errors import answer_error, is_console
 from gateway.dialects.routes import ROUTES
 from gateway.errors import DATABASE_AWAY
 from gateway.http.error_response import error_response
-from gateway.services import Services
 from runtime.errors import MethodNotAllowed, NotFound, RequestInvalid, ServiceError
 
 # They have their own size limit, and check the key first.
 _UPLOADS = ("/v1/files",)
 
 
-def make_web(services: Services, cluster: Target) -> ASGIApp:
-    """Return FastAPI with all routes, and every error in OpenAI's shape."""
+def make_web(
+    state: Mapping[str, object], plain: Sequence[Route], optional: Iterable[APIRouter], body_bytes_max: int
+) -> ASGIApp:
+    """Return FastAPI with all routes, and every error in OpenAI's shape.
+
+    `state` has what handlers ask for (`gateway.app_state`), by name. `plain` are the routes that bypass the framework,
+    and `optional` the routers that depend on the settings.
+    """
     # No redirect to the path without a slash: Starlette would redirect to the host in the client's Host header.
     app = FastAPI(title="Millrace", docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
-    app.state.services = services
-    app.state.cluster = cluster
-    app.state.idle = IdleWatch(services)
-    app.state.asked = AskedBefore(services.directory.write, is_alone=services.settings.database.dsn is None)
+    app.state = State(dict(state))
     # FastAPI also knows the earlier routes, to answer other methods with 405.
     app.router.routes.extend(Route(route.path, misspelt, methods=["POST"]) for route in ROUTES)
-    app.router.routes.extend(plain_routes(services))
+    app.router.routes.extend(plain)
     for router in (responses.router, messages.router, ollama.router, files.router, batches.router):
         app.include_router(router)
     for router in (
@@ -51,20 +51,12 @@ def make_web(services: Services, cluster: Target) -> ASGIApp:
         ledger.router,
     ):
         app.include_router(router)
-    for router in accounting_routers(has_payments=services.payments_service is not None):
+    for router in optional:
         app.include_router(router)
-    if services.marketplace is not None:
-        from gateway.api.marketplace.relay import relay_router
-        from gateway.api.marketplace.relay_factory import relay_of
-        from gateway.api.marketplace.routes import marketplace_routers
-
-        relay = relay_of(services.marketplace, lambda: services.preemptible_jobs.is_closed)
-        for router in (*marketplace_routers(services.marketplace), relay_router(relay)):
-            app.include_router(router)
-    add_console(app, services)
+    add_console(app)
     for kind in (ServiceError, LedgerError, *DATABASE_AWAY, HTTPException, RequestValidationError, Exception):
         app.add_exception_handler(kind, _answer_error)
-    return BoundedBodies(app, services.settings.server.body_bytes_max, _UPLOADS)
+    return BoundedBodies(app, body_bytes_max, _UPLOADS)
 
 
 async def _answer_error(request: Request, error: Exception) -> Response:

@@ -34,6 +34,7 @@ Modules:
     settings_file         Reads and replaces the section `[selling]` of millrace.toml without touching the rest of the
                           file
     statement             Statements: the newest transfers of several accounts together
+    troubles              Problems that an operator must fix: of the data directory, and of the cloud's keys and worker
     usage                 Requests and their cost, in groups: what a caller may see of them
     usage_refunds         Refund a request's charge to its payer, completely or in part
     users                 Organizations and users: list, add, change and remove them

@@ -2,49 +2,31 @@
 
 import asyncio
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from gateway.admin.fields import Facts
-from gateway.admin.ledger_access import LedgerAccess
 from gateway.errors import RoleForbids
 from gateway.identity.audit import Actor
 from gateway.identity.caller import Caller
 from gateway.identity.directory import Directory
 from runtime.errors import NotFound, RequestInvalid
 
-if TYPE_CHECKING:
-    from gateway.services import Services
-
 
 @dataclass(frozen=True, slots=True)
 class Authority:
     """An admitted caller and the organization they act on: `organization_id` None means all.
 
-    `caller` is None for the machine's own token, and for a command on the data directory. `running` is None for
-    such a command: it works without a gateway.
+    `caller` is None for the machine's own token, and for a command on the data directory.
     """
 
     directory: Directory
     actor: Actor
     caller: Caller | None = None
     organization_id: str | None = None
-    running: "Services | None" = None
-
-    @property
-    def services(self) -> "Services":
-        assert self.running, "a command without a gateway has a directory only"
-        return self.running
 
     @property
     def is_operator(self) -> bool:
         """Whether this is the machine's own token, or an instance admin whose key has admin access."""
         return self.caller is None or (self.organization_id is None and self.caller.may_administer)
-
-    @property
-    def ledger(self) -> LedgerAccess:
-        """The running gateway's ledger, with this party acting on it."""
-        services = self.services
-        return LedgerAccess(services.ledger, self.directory, self.actor, services.payments_service)
 
     async def record(self, action: str, target: str, after: Facts | None = None) -> None:
         """Record an action before it is done, because an unrecorded action could not be traced."""

@@ -12,6 +12,7 @@ from accounting.rules.parts import Share
 from accounting.spending.credit_grants import GrantLeft, grants_of
 from accounting.spending.funding_sources import credits_of
 from gateway.admin.authority import Authority, organization_of, user_of
+from gateway.billing.ledger_service import LedgerService
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +34,9 @@ class UserBalance:
         return (*self.grants, *((self.pool,) if self.pool else ()), self.paid)
 
 
-async def user_balance(authority: Authority, user: str | None) -> UserBalance:
+async def user_balance(authority: Authority, ledger: LedgerService, user: str | None) -> UserBalance:
     """Return the caller's credits; for admins those of a user. Raises RequestInvalid, RoleForbids, NotFound."""
-    return await authority.services.ledger.look(
-        lambda session: _of_user(session, authority, user_of(authority, user))
-    )
+    return await ledger.look(lambda session: _of_user(session, authority, user_of(authority, user)))
 
 
 def credits_in_order(authority: Authority, user_id: str) -> list[Share]:
@@ -47,14 +46,16 @@ def credits_in_order(authority: Authority, user_id: str) -> list[Share]:
         return credits_of(session, payer, time.time_ns())
 
 
-async def organization_balance(authority: Authority, organization: str) -> tuple[str, Balance]:
+async def organization_balance(
+    authority: Authority, ledger: LedgerService, organization: str
+) -> tuple[str, Balance]:
     """Return the caller's organization with its balance; for admins another one. Raises RoleForbids, NotFound."""
 
     def look(session: Session) -> tuple[str, Balance]:
         pool_id = organization_of(authority, organization)
         return pool_id, balance(session, chart.pool_paid(pool_id))
 
-    return await authority.services.ledger.look(look)
+    return await ledger.look(look)
 
 
 def _of_user(session: Session, authority: Authority, user_id: str) -> UserBalance:

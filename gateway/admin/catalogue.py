@@ -56,6 +56,11 @@ def catalogue(lanes: Lanes, caller: Caller) -> list[Entry]:
     return [_entry(name, having[name]) for name in sorted(having) if _may_use(caller, name)]
 
 
+def model_names(lanes: Lanes) -> list[str]:
+    """Return the names of all models of these lanes, in order."""
+    return sorted({model for lane in lanes.values() for model in lane.models()})
+
+
 def find_entry(lanes: Lanes, caller: Caller, name: str) -> Entry | None:
     """Return the entry of one model; None if no lane that the caller's key may use has it."""
     having = [lane for lane in _allowed(lanes, caller) if name in lane.models()]

@@ -6,12 +6,16 @@ free of this.
 
 import asyncio
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
+from accounting.metering.tokenizers import Pinned
+from gateway.lanes.base import Lanes
 from gateway.lanes.preemptible.admission import OWN
+from gateway.lanes.preemptible.jobs import PreemptibleJobs
 from gateway.lanes.preemptible.sensors import gpu_percent, is_on_battery
 from gateway.lanes.preemptible.spare import SpareModel, spare_models
-from gateway.services import Services
+from gateway.limits.admission import Admission
 
 LOOK_EVERY_S = 0.25
 # Maximum age of the system's figures, because asking takes a process.
@@ -44,7 +48,10 @@ class Idle:
 class IdleWatch:
     """The idle state over time. One event loop owns it."""
 
-    services: Services
+    jobs: PreemptibleJobs
+    admission: Admission
+    lanes: Lanes
+    pinned: Callable[[str], Pinned | None]
     # Versions of an earlier start must not repeat.
     _version: int = field(default_factory=lambda: time.time_ns() // 10**6)
     _last: tuple[Idle, float] | None = None
@@ -62,27 +69,26 @@ class IdleWatch:
         until_s = time.monotonic() + wait_s
         while True:
             found, left_s = await self.state(), until_s - time.monotonic()
-            if found.version != version or left_s <= 0 or self.services.preemptible_jobs.is_closed:
+            if found.version != version or left_s <= 0 or self.jobs.is_closed:
                 return found
             await asyncio.sleep(min(left_s, LOOK_EVERY_S))
 
     def _look(self) -> Idle:
-        services, now_s = self.services, time.monotonic()
-        work = services.preemptible_jobs.own_work()
+        now_s, work = time.monotonic(), self.jobs.own_work()
         if not work.is_none:
             self._busy_s = now_s
-        empty_since_s = max(services.admission.empty_since_s, self._busy_s)
+        empty_since_s = max(self.admission.empty_since_s, self._busy_s)
         card_percent, is_low = self._sensed
         found = Idle(
             version=self._version,
             queue_empty_s=round(now_s - empty_since_s, 3) if work.is_none else 0.0,
             own_in_flight=work.requests,
             own_batches=work.batches,
-            preemptible_jobs=len(services.preemptible_jobs.stays),
+            preemptible_jobs=len(self.jobs.stays),
             gpu_percent=card_percent,
             is_on_battery=is_low,
             models=self._models(),
-            is_paused=services.preemptible_jobs.is_paused,
+            is_paused=self.jobs.is_paused,
         )
         # Work that came and went between two looks counts, too.
         lasting = _lasting(found), empty_since_s if work.is_none else 0.0
@@ -92,19 +98,16 @@ class IdleWatch:
         return replace(found, version=self._version)
 
     def _models(self) -> tuple[SpareModel, ...]:
-        services = self.services
-        lanes = [lane for name, lane in services.lanes.items() if name in OWN]
+        lanes = [lane for name, lane in self.lanes.items() if name in OWN]
         offers = [offer for lane in lanes for name in lane.models() for offer in lane.offers(name)]
-        tokenizers = services.bookkeeper.recounter.tokenizers
-        return spare_models(offers, services.preemptible_jobs.places, tokenizers.pinned)
+        return spare_models(offers, self.jobs.places, self.pinned)
 
     async def _sense(self) -> None:
         if time.monotonic() >= self._sensed_until_s:
             self._sensed_until_s = time.monotonic() + SENSED_S
             began_s = time.monotonic()
             card_percent, is_low = await asyncio.to_thread(lambda: (gpu_percent(), is_on_battery()))
-            preemptible_jobs = self.services.preemptible_jobs
-            if preemptible_jobs.stays or preemptible_jobs.left_s > began_s - SETTLES_S:
+            if self.jobs.stays or self.jobs.left_s > began_s - SETTLES_S:
                 # The load would include the preemptible requests' work.
                 card_percent = self._sensed[0]
             self._sensed = card_percent, is_low

@@ -1,11 +1,12 @@
 """Verifies that the ledger matches its signed blocks, adds up and keeps its rules; accepts violations of these."""
 
+import asyncio
 import re
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from pydantic import Field
 from sqlalchemy.orm import Session
@@ -25,15 +26,11 @@ from accounting.proofs.verification import BlockUnknown
 from accounting.proofs.verification import verify as verify_blocks
 from gateway.admin.authority import Authority
 from gateway.admin.fields import TEXT, Body, Facts, Text
+from gateway.billing.ledger_service import LedgerService
 from gateway.billing.verification import VerifyQuestion, checkpoint_facts, verify_in_process
 from gateway.identity.audit import Actor
 from gateway.identity.directory import Directory
-from gateway.settings import Settings
-from runtime.data_folder import DataFolder
 from runtime.errors import Overloaded, RequestInvalid
-
-if TYPE_CHECKING:
-    from gateway.services import Services
 
 CHECKPOINT = r"^[0-9]{1,18}:[0-9a-f]{64}$"
 """A saved ledger checkpoint."""
@@ -83,35 +80,43 @@ def witness_of(kept: KeptCheckpoint, session: Session) -> Witness:
     return Witness(newest, unproven_suspects(session.connection()))
 
 
-async def verify(
-    services: "Services",
-    *,
-    from_block: int,
-    known: str | None,
-    limit_s: int,
-    signed_by: Sequence[str] = (),
-    unproven_max_s: int = 10,
-) -> Facts:
-    """Read blocks for `limit_s` seconds; `next_block` is the next call's `from_block`, None at the end.
+@dataclass(frozen=True, slots=True)
+class Verifier:
+    """Verifies the ledger of a running gateway in a process of its own: one verification at a time."""
 
-    Only a verification from block 1 to the end adds up accounts; if that takes longer, use `millrace ledger verify`.
-    An entry may be in no block for `unproven_max_s` seconds.
+    _ledger: LedgerService
+    _dsn: str = field(repr=False)
+    _verifying: asyncio.Lock = field(default_factory=asyncio.Lock)
 
-    `known` is a checkpoint that the ledger must contain, as the newest that this gateway has seen. All keys that
-    may sign are in `signed_by`, if it has any.
+    async def verify(
+        self,
+        *,
+        from_block: int,
+        known: str | None,
+        limit_s: int,
+        signed_by: Sequence[str] = (),
+        unproven_max_s: int = 10,
+    ) -> Facts:
+        """Read blocks for `limit_s` seconds; `next_block` is the next call's `from_block`, None at the end.
 
-    Raises Overloaded while another verification runs, and RequestInvalid if `from_block` is not in the ledger.
-    """
-    if services.verifying.locked():
-        raise Overloaded("A verification of the ledger is running. Try again when it has ended.")
-    async with services.verifying:
-        dsn, signers = _dsn(services.settings), tuple(signed_by)
-        kept = tuple(str(checkpoint) for checkpoint in (known, services.ledger.checkpoint) if checkpoint)
-        question = VerifyQuestion(dsn, from_block, limit_s, kept, signers, unproven_max_s)
-        reply = await verify_in_process(question)
-    if reply.verdict is None:
-        raise RequestInvalid(f"from_block: {reply.unknown_block}", param="from_block")
-    return reply.verdict
+        Only a verification from block 1 to the end adds up accounts; if that takes longer, use `millrace ledger
+        verify`. An entry may be in no block for `unproven_max_s` seconds.
+
+        `known` is a checkpoint that the ledger must contain, as the newest that this gateway has seen. All keys that
+        may sign are in `signed_by`, if it has any.
+
+        Raises Overloaded while another verification runs, and RequestInvalid if `from_block` is not in the ledger.
+        """
+        if self._verifying.locked():
+            raise Overloaded("A verification of the ledger is running. Try again when it has ended.")
+        async with self._verifying:
+            kept = tuple(str(checkpoint) for checkpoint in (known, self._ledger.checkpoint) if checkpoint)
+            signers = tuple(signed_by)
+            question = VerifyQuestion(self._dsn, from_block, limit_s, kept, signers, unproven_max_s)
+            reply = await verify_in_process(question)
+        if reply.verdict is None:
+            raise RequestInvalid(f"from_block: {reply.unknown_block}", param="from_block")
+        return reply.verdict
 
 
 def verify_whole(
@@ -166,14 +171,14 @@ def blocks_after(session: Session, after: int, limit: int) -> BlockPage:
     return BlockPage(blocks.blocks_after(session, after, limit=limit), blocks.newest(session))
 
 
-async def show_blocks(services: "Services", after: int, limit: int) -> Facts:
+async def show_blocks(ledger: LedgerService, after: int, limit: int) -> Facts:
     """Return blocks in order, and the keys that signed them. `next` is the `after` of the next page."""
 
     def look(session: Session) -> tuple[BlockPage, dict[str, bytes]]:
         page = blocks_after(session, after, limit)
         return page, blocks.public_keys(session, page.blocks)
 
-    page, keys = await services.ledger.look(look)
+    page, keys = await ledger.look(look)
     return {
         "blocks": [_block_facts(block) for block in page.blocks],
         "keys": {fingerprint: key.hex() for fingerprint, key in keys.items()},
@@ -196,13 +201,12 @@ def rotate_key(authority: Authority, path: Path) -> str:
     return fingerprint
 
 
-async def show_health(services: "Services", *, deep: bool) -> Facts:
+async def show_health(ledger: LedgerService, trouble: str | None, *, deep: bool) -> Facts:
     """Return broken rules, accepted violations and entries in no block.
 
-    `deep` checks every transfer again, at most once a minute; `age_s` is the age of the check.
+    `deep` checks every transfer again, at most once a minute; `age_s` is the age of the check. `trouble` is that of
+    the storage.
     """
-    ledger = services.ledger
-    trouble = services.storage.trouble
     found, age_s = await ledger.inspection.latest() if deep else (await ledger.findings(deep=False), 0.0)
     return {
         "sound": all(each.is_accepted for each in found) and not trouble,
@@ -238,8 +242,3 @@ def _unproven_facts(left: Unproven | None) -> Facts | None:
     if left is None:
         return None
     return {"events": left.events, "age_s": round(left.age_s(time.time_ns()), 1), "trouble": left.trouble or None}
-
-
-def _dsn(settings: Settings) -> str:
-    dsn = settings.database.dsn
-    return dsn.get_secret_value() if dsn else DataFolder(settings.data_dir).dsn

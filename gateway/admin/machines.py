@@ -1,12 +1,13 @@
 """The cluster's machines: join tokens; drain, remove and rename a machine; preview a plan."""
 
-from collections.abc import Generator, Sequence
+from collections.abc import Collection, Generator, Sequence
 from contextlib import contextmanager
 from typing import Annotated
 
 from pydantic import Field
 
 from cluster.control.topology import PlanDraft
+from cluster.controller import Controller
 from cluster.errors import MachineUnknown, NameTaken, PeerRejected
 from cluster.trust.addresses import Target
 from cluster.trust.identity import NodeId
@@ -34,13 +35,14 @@ def _of_known_machines() -> Generator[None]:
         raise NotFound(str(error)) from None
 
 
-async def create_token(authority: Authority, cluster: Target, *, aside: bool = False) -> Facts:
+async def create_token(
+    authority: Authority, controller: Controller, cluster: Target, *, aside: bool = False
+) -> Facts:
     """Create a join token for one machine; with `aside` the machine joins drained.
 
     Raises Conflict if too many join tokens are outstanding.
     """
     await authority.record("token.create", "cluster")
-    controller = authority.services.controller
     try:
         token = controller.new_token(aside=aside)
     except PeerRejected as error:
@@ -48,37 +50,36 @@ async def create_token(authority: Authority, cluster: Target, *, aside: bool = F
     return {"token": token, "host": cluster.host, "port": cluster.port, "fingerprint": controller.fingerprint}
 
 
-async def measure_links(authority: Authority) -> int:
+async def measure_links(authority: Authority, controller: Controller) -> int:
     """Measure every link between machines again; return the number of machines."""
     await authority.record("links.measure", "cluster")
-    authority.services.controller.measure_links()
-    return len(authority.services.controller.topology().members)
+    controller.measure_links()
+    return len(controller.topology().members)
 
 
-async def remove_machine(authority: Authority, name: str) -> NodeId:
+async def remove_machine(authority: Authority, controller: Controller, name: str) -> NodeId:
     """Remove a machine, given by name or id, at once; its work continues elsewhere. Raises NotFound."""
-    controller = authority.services.controller
     with _of_known_machines():
         node_id = controller.machine(name)
         await authority.record("machine.remove", f"machine:{name}")
         return await controller.remove_machine(node_id)
 
 
-async def drain_machine(authority: Authority, name: str, *, undo: bool = False) -> NodeId:
+async def drain_machine(authority: Authority, controller: Controller, name: str, *, undo: bool = False) -> NodeId:
     """Drain a machine, given by name or id; with `undo` enable it again. Raises NotFound."""
-    controller = authority.services.controller
     with _of_known_machines():
         node_id = controller.machine(name)
         await authority.record("machine.undrain" if undo else "machine.drain", f"machine:{name}")
         return await controller.drain_machine(node_id, draining=not undo)
 
 
-async def rename_machine(authority: Authority, name: str, new_name: str) -> Facts:
+async def rename_machine(
+    authority: Authority, controller: Controller, owners: Collection[str], name: str, new_name: str
+) -> Facts:
     """Rename a machine wherever it is shown, until its own name is restored.
 
-    Raises NotFound, and Conflict if the new name is taken or `cluster.owners` has either name.
+    Raises NotFound, and Conflict if the new name is taken or `owners`, of the settings, has either name.
     """
-    controller, owners = authority.services.controller, authority.services.settings.cluster.owners
     with _of_known_machines():
         try:
             node_id = controller.machine(name)
@@ -97,10 +98,10 @@ async def rename_machine(authority: Authority, name: str, new_name: str) -> Fact
     return {"renamed": node_id} | change
 
 
-async def draft_plan(authority: Authority, without: Sequence[str], including: Sequence[str]) -> PlanDraft:
+async def draft_plan(controller: Controller, without: Sequence[str], including: Sequence[str]) -> PlanDraft:
     """Preview a new plan without some machines, and including drained ones. Nothing changes.
 
     Raises NotFound, and ModelNotFound if there is no model to plan for.
     """
     with _of_known_machines():
-        return await authority.services.controller.draft_plan(without, including=including)
+        return await controller.draft_plan(without, including=including)

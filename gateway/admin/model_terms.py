@@ -8,7 +8,8 @@ from pydantic import Field
 from accounting.money import UsdAmount
 from gateway.admin.authority import Authority
 from gateway.admin.fields import TEXT, Body
-from gateway.billing.model_terms import Alias, OwnPrice
+from gateway.billing.model_terms import Alias, ModelTerms, OwnPrice
+from gateway.lanes.base import Lanes
 from gateway.lanes.cloud.lane import CloudLane
 from gateway.lanes.pool.report import is_safe_name
 from runtime.errors import RequestInvalid
@@ -34,7 +35,7 @@ class NewPrice(Body):
     completion_usd_per_mtok: UsdAmount
 
 
-async def set_alias(authority: Authority, new: NewAlias) -> Alias:
+async def set_alias(authority: Authority, terms: ModelTerms, lanes: Lanes, new: NewAlias) -> Alias:
     """Set an alias for models of any lane, replacing its earlier meaning.
 
     Raises RequestInvalid, and Conflict if another admin set it at the same time.
@@ -46,38 +47,37 @@ async def set_alias(authority: Authority, new: NewAlias) -> Alias:
         raise RequestInvalid(f"models: must be 1 to {MODELS_MAX} names of models", param="models")
     if new.alias in models:
         raise RequestInvalid("models: an alias cannot route to itself", param="models")
-    if unknown := [model for model in models if not _is_model(authority, model)]:
+    if unknown := [model for model in models if not _is_model(terms, lanes, model)]:
         text = f"models: model {unknown[0]!r} not found; list models with GET /v1/models"
         raise RequestInvalid(text, param="models")
     alias = Alias(new.alias, models, time.time_ns(), authority.actor.name)
-    await authority.services.model_terms.set_alias(alias, authority.actor)
+    await terms.set_alias(alias, authority.actor)
     return alias
 
 
-async def remove_alias(authority: Authority, alias: str) -> None:
+async def remove_alias(authority: Authority, terms: ModelTerms, alias: str) -> None:
     """Remove an alias; the one of the settings applies again. Raises NotFound."""
-    await authority.services.model_terms.remove_alias(alias, authority.actor)
+    await terms.remove_alias(alias, authority.actor)
 
 
-async def set_price(authority: Authority, new: NewPrice) -> OwnPrice:
+async def set_price(authority: Authority, terms: ModelTerms, lanes: Lanes, new: NewPrice) -> OwnPrice:
     """Set a price from the next request on. Raises Conflict, RequestInvalid if no cloud model is so named."""
-    cloud = authority.services.lanes.get("cloud")
+    cloud = lanes.get("cloud")
     if not isinstance(cloud, CloudLane) or not cloud.has(new.model):
         raise RequestInvalid("model: prices can be set only for models in cloud.models", param="model")
     prices = new.prompt_usd_per_mtok, new.completion_usd_per_mtok
     price = OwnPrice(new.model, *prices, time.time_ns(), authority.actor.name)
-    await authority.services.model_terms.set_price(price, authority.actor)
+    await terms.set_price(price, authority.actor)
     return price
 
 
-async def remove_price(authority: Authority, model: str) -> None:
+async def remove_price(authority: Authority, terms: ModelTerms, model: str) -> None:
     """Remove a price; the one of the settings, or of the providers' list, applies again. Raises NotFound."""
-    await authority.services.model_terms.remove_price(model, authority.actor)
+    await terms.remove_price(model, authority.actor)
 
 
-def _is_model(authority: Authority, name: str) -> bool:
+def _is_model(terms: ModelTerms, lanes: Lanes, name: str) -> bool:
     """Return whether any lane has a model of this name, ignoring aliases."""
-    services = authority.services
-    is_alias = name in services.model_terms.aliases()
-    offers = (offer for lane in services.lanes.values() for offer in lane.offers(name))
+    is_alias = name in terms.aliases()
+    offers = (offer for lane in lanes.values() for offer in lane.offers(name))
     return any(not (is_alias and offer.stands_for) for offer in offers)

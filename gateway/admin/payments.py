@@ -15,6 +15,7 @@ from accounting.payments.tables import Payer, Payout, Topup, TopupRefund
 from accounting.payments.terms import AUTO_DAY_MAX, AUTO_MONTH_NANO
 from gateway.admin.fields import Body, Facts, Text
 from gateway.billing.asked import id_of
+from gateway.billing.ledger_service import LedgerService
 from gateway.errors import FeatureUnsupported, RoleForbids
 from gateway.identity.audit import Actor
 from gateway.identity.directory import Directory
@@ -23,7 +24,6 @@ from runtime.errors import NotFound
 if TYPE_CHECKING:
     from gateway.admin.authority import Authority
     from gateway.billing.payments.payments_service import PaymentsService
-    from gateway.services import Services
 
 PerDay = Annotated[int, Field(ge=1, le=24)]
 Kind = Literal["topups", "refunds", "payouts"]
@@ -53,14 +53,14 @@ class Frozen(Body):
     why: Text | None
 
 
-def payments_of(services: "Services") -> "PaymentsService":
-    """Raises FeatureUnsupported."""
-    if services.payments_service is None:
+def payments_of(payments: "PaymentsService | None") -> "PaymentsService":
+    """Raises FeatureUnsupported if there are none."""
+    if payments is None:
         raise FeatureUnsupported(
             "This gateway has no payments, because Stripe is not configured."
             " An operator sets payments.secret_key and payments.webhook_secrets."
         )
-    return services.payments_service
+    return payments
 
 
 async def show_auto(payments: "PaymentsService", user_id: str) -> tuple[Payer, int]:
@@ -126,9 +126,9 @@ async def freeze(
     return facts | {"frozen": payments.frozen.why(user.user_id)}
 
 
-async def show_payments(payments: "PaymentsService", authority: "Authority") -> Facts:
+async def show_payments(payments: "PaymentsService", ledger: LedgerService) -> Facts:
     """Return the state of payments: mode, queued and failed webhooks, the last reconciliation."""
-    return await authority.services.ledger.look(lambda session: state_of_payments(session, payments.mode))
+    return await ledger.look(lambda session: state_of_payments(session, payments.mode))
 
 
 def state_of_payments(session: Session, mode: str) -> Facts:

@@ -9,9 +9,10 @@ from gateway.admin.fields import Body, Facts
 from gateway.lanes.pool.announced import announced
 from gateway.lanes.pool.kinds.catalogue import KINDS_OF_BACKEND
 from gateway.lanes.pool.lane import PoolLane
+from gateway.lanes.pool.members import Pool
 from gateway.lanes.pool.scan import HOSTS_MAX, PORTS_MAX, Found, places, scan
 from gateway.settings.pool import PoolBackend
-from runtime.errors import NotFound, RequestInvalid
+from runtime.errors import RequestInvalid
 
 _MODELS_SHOWN = 50
 
@@ -26,46 +27,34 @@ class ScanQuestion(Body):
     add: bool = False
 
 
-def pool_lane(authority: Authority) -> PoolLane:
-    """Raises NotFound if there is none."""
-    lane = authority.services.lanes.get("pool")
-    if not isinstance(lane, PoolLane):
-        raise NotFound("This gateway has no pool lane.")
-    return lane
-
-
-async def add_backend(authority: Authority, backend: PoolBackend) -> Facts:
+async def add_backend(authority: Authority, pool: Pool, backend: PoolBackend) -> Facts:
     """Add a backend, also across restarts; answers after its first probe. Raises RequestInvalid."""
-    pool = pool_lane(authority).pool
     pool.refuse_adding(backend)
     await authority.record("pool.add", f"backend:{backend.name}")
     return (await pool.add(backend)).as_data()
 
 
-async def remove_backend(authority: Authority, name: str) -> None:
+async def remove_backend(authority: Authority, pool: Pool, name: str) -> None:
     """Remove a backend at once; its running requests finish. Raises NotFound, RequestInvalid."""
-    pool = pool_lane(authority).pool
     pool.refuse_removing(name)
     await authority.record("pool.remove", f"backend:{name}")
     await pool.remove(name)
 
 
-async def drain_backend(authority: Authority, name: str, *, undo: bool = False) -> Facts:
+async def drain_backend(authority: Authority, pool: Pool, name: str, *, undo: bool = False) -> Facts:
     """Drain a backend, also across restarts; with `undo` enable it again. Raises NotFound."""
-    pool = pool_lane(authority).pool
     pool.find(name)
     await authority.record("pool.undrain" if undo else "pool.drain", f"backend:{name}")
     return (await pool.drain(name, draining=not undo)).as_data()
 
 
-async def scan_hosts(authority: Authority, question: ScanQuestion) -> Facts:
+async def scan_hosts(authority: Authority, lane: PoolLane, question: ScanQuestion) -> Facts:
     """Scan hosts, or announcements in this network, for inference servers; each result has the entry that adds it.
 
     Raises RequestInvalid if there is neither a host nor `mdns`.
     """
     if not question.hosts and not question.mdns:
         raise RequestInvalid("hosts: name hosts to scan, or set mdns", param="hosts")
-    lane = pool_lane(authority)
     targets = await places(question.hosts, question.ports, public=question.public) if question.hosts else []
     if question.mdns:
         targets = list(dict.fromkeys([*targets, *await announced()]))
@@ -80,7 +69,7 @@ async def _found(authority: Authority, lane: PoolLane, server: Found, question: 
     here = next((b for b in lane.pool.backends() if b.settings.base_url == server.entry.base_url), None)
     is_added = False
     if question.add and here is None:
-        await add_backend(authority, server.entry)
+        await add_backend(authority, lane.pool, server.entry)
         is_added = True
     return {
         "kind": server.kind,

@@ -11,6 +11,7 @@ from gateway.admin.fields import Body, Facts, Text
 from gateway.dialects.openai import Kind, read_request
 from gateway.identity.caller import Caller
 from gateway.lanes.base import Call
+from gateway.routing.router import Router
 from runtime.errors import NotFound, RequestInvalid
 
 # The field that identifies each request kind.
@@ -28,14 +29,14 @@ class RouteQuestion(Body):
     key: Text | None = None
 
 
-async def explain_route(authority: Authority, question: RouteQuestion) -> Facts:
+async def explain_route(authority: Authority, router: Router, question: RouteQuestion) -> Facts:
     """Return candidates with every term of the formula, best first, and what each rule ruled out.
 
     Raises RequestInvalid, NotFound, Conflict.
     """
     caller = await _caller(authority, question.key)
     call = _call(question.request, caller)
-    decision = authority.services.router.explain(caller, call)
+    decision = router.explain(caller, call)
     return {"model": call.request.model, "key": caller.key_prefix, **decision.as_data()}
 
 
@@ -50,14 +51,13 @@ def _call(request: dict[str, Any], caller: Caller) -> Call:
 
 
 async def _caller(authority: Authority, key: str | None) -> Caller:
-    services = authority.services
+    directory = authority.directory
     if key is not None:
-        row = await asyncio.to_thread(services.keys.row, key)
-        found = await asyncio.to_thread(services.keys.find_by_id, row.key_id)
+        row = await asyncio.to_thread(directory.keys.row, key)
+        found = await asyncio.to_thread(directory.keys.find_by_id, row.key_id)
         if found is None:
             raise NotFound(f"the key {key} is no longer active")
         return found
     if authority.caller is not None:
         return authority.caller
-    lanes = frozenset(services.settings.policy.lanes)
-    return Caller("", "any new key", "", "", lanes)
+    return Caller("", "any new key", "", "", frozenset(directory.lanes))

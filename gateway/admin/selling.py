@@ -92,32 +92,27 @@ class NewListing:
 
 
 async def save_listing(
-    authority: Authority, model: str, section: Mapping[str, Any], *, before: Mapping[str, Any]
+    authority: Authority, file: SettingsFile, model: str, section: Mapping[str, Any], *, before: Mapping[str, Any]
 ) -> None:
     """Replace the section `before` by one with this model. Raises Conflict if it has changed, SettingsInvalid."""
-    await asyncio.to_thread(_file(authority).put, section, before=before)
     await authority.record("selling.list", f"model:{model}", {"model": model})
+    await asyncio.to_thread(file.put, section, before=before)
 
 
-async def remove_listing(authority: Authority, model: str) -> None:
+async def remove_listing(authority: Authority, file: SettingsFile, model: str) -> None:
     """Remove a model from the section; a running agent sells it until it is restarted.
 
     Raises RequestInvalid for an invalid file, NotFound if the file lacks the model, Conflict.
     """
-    file = _file(authority)
     try:
         section = await asyncio.to_thread(file.section)
         left = without_model(section, model)
         if left == section:
             raise NotFound(f"{model} is not in {FILE_NAME}.")
+        await authority.record("selling.unlist", f"model:{model}", {"model": model})
         await asyncio.to_thread(file.put, left, before=section)
     except SettingsInvalid as error:
         raise RequestInvalid(str(error)) from None
-    await authority.record("selling.unlist", f"model:{model}", {"model": model})
-
-
-def _file(authority: Authority) -> SettingsFile:
-    return SettingsFile.of(authority.services.settings.data_dir)
 
 
 def section_of(before: Mapping[str, Any], new: NewListing, tokens_per_second: int | None) -> dict[str, Any]:

@@ -21,7 +21,8 @@ class Usage:
     next: int | None
 
 
-async def usage_of(
+def usage_in(
+    session: Session,
     authority: Authority,
     by: str,
     scope: str | None,
@@ -35,25 +36,6 @@ async def usage_of(
 
     Instance admins may ask for `all`. Raises RequestInvalid, RoleForbids, NotFound.
     """
-    return await authority.services.ledger.look(
-        lambda session: usage_in(
-            session, authority, by, scope, since_ns=since_ns, until_ns=until_ns, offset=offset, limit=limit
-        )
-    )
-
-
-def usage_in(
-    session: Session,
-    authority: Authority,
-    by: str,
-    scope: str | None,
-    *,
-    since_ns: int | None = None,
-    until_ns: int | None = None,
-    offset: int = 0,
-    limit: int = LIMIT_MAX,
-) -> Usage:
-    """Return the same beside a running gateway or without one. Raises RequestInvalid, RoleForbids, NotFound."""
     names, with_costs = group_names(by), authority.is_operator
     until_ns = until_ns or time.time_ns() + 1
     found = usage_report(

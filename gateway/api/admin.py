@@ -4,7 +4,7 @@ import asyncio
 from dataclasses import asdict
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Query
 from msgspec import to_builtins
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -16,6 +16,7 @@ from gateway.admin import machines
 from gateway.admin.machines import NewName
 from gateway.api import directory, market, model_terms, pauses
 from gateway.api.authority import HEADER, Operator
+from gateway.app_state import ClusterTarget, Controller, RequestLog, Settings
 from gateway.billing.request_log import ROWS_MAX
 from gateway.parameters import Named
 from runtime.errors import NotFound
@@ -39,73 +40,79 @@ for part in (directory, pauses, model_terms, market):
 
 
 @router.post("/tokens")
-async def create_token(authority: Operator, request: Request, aside: bool = False) -> dict[str, Any]:
+async def create_token(
+    authority: Operator, controller: Controller, cluster: ClusterTarget, aside: bool = False
+) -> dict[str, Any]:
     """Create a join token for one machine, with the cluster's address; with `aside` the machine joins drained."""
-    return await machines.create_token(authority, request.app.state.cluster, aside=aside)
+    return await machines.create_token(authority, controller, cluster, aside=aside)
 
 
 @router.post("/links/measure")
-async def measure_links(authority: Operator) -> dict[str, Any]:
+async def measure_links(authority: Operator, controller: Controller) -> dict[str, Any]:
     """Measure every link between machines again, a few at a time, and stream the results."""
-    return {"machines": await machines.measure_links(authority)}
+    return {"machines": await machines.measure_links(authority, controller)}
 
 
 @router.get("/cluster/events")
-async def list_events(authority: Operator) -> list[dict[str, Any]]:
+async def list_events(_: Operator, controller: Controller) -> list[dict[str, Any]]:
     """List events of the cluster since the gateway's start, newest first; times are seconds since 1970."""
-    return [asdict(event) for event in authority.services.controller.events()]
+    return [asdict(event) for event in controller.events()]
 
 
 @router.get("/cluster")
-async def show_cluster(authority: Operator) -> dict[str, Any]:
+async def show_cluster(_: Operator, controller: Controller) -> dict[str, Any]:
     """Show the cluster's machines, layers, links and plan."""
-    return describe(authority.services.controller.topology())
+    return describe(controller.topology())
 
 
 @router.get("/machines")
-async def list_machines(authority: Operator) -> list[dict[str, Any]]:
+async def list_machines(_: Operator, controller: Controller) -> list[dict[str, Any]]:
     """List every admitted machine; times are seconds since 1970, `removed_s` is 0 if it is not removed."""
     return [
         {"node": state.record.name, "node_id": state.node_id, "present": state.present} | to_builtins(state.record)
-        for state in authority.services.controller.machines()
+        for state in controller.machines()
     ]
 
 
 @router.post("/machines/{name}/remove")
-async def remove_machine(authority: Operator, name: Named) -> dict[str, Any]:
+async def remove_machine(authority: Operator, controller: Controller, name: Named) -> dict[str, Any]:
     """Remove a machine at once; its work continues elsewhere."""
-    return {"removed": await machines.remove_machine(authority, name)}
+    return {"removed": await machines.remove_machine(authority, controller, name)}
 
 
 @router.post("/machines/{name}/drain")
-async def drain_machine(authority: Operator, name: Named, undo: bool = False) -> dict[str, Any]:
+async def drain_machine(
+    authority: Operator, controller: Controller, name: Named, undo: bool = False
+) -> dict[str, Any]:
     """Drain a machine; with `undo` enable it again."""
-    return {"drained": await machines.drain_machine(authority, name, undo=undo), "undo": undo}
+    return {"drained": await machines.drain_machine(authority, controller, name, undo=undo), "undo": undo}
 
 
 @router.post("/machines/{name}/rename")
-async def rename_machine(authority: Operator, name: Named, body: NewName) -> dict[str, Any]:
+async def rename_machine(
+    authority: Operator, controller: Controller, settings: Settings, name: Named, body: NewName
+) -> dict[str, Any]:
     """Rename a machine wherever it is shown, until its own name is restored."""
-    return await machines.rename_machine(authority, name, body.name)
+    return await machines.rename_machine(authority, controller, settings.cluster.owners, name, body.name)
 
 
 @router.post("/plan")
-async def draft_plan(authority: Operator, question: PlanQuestion) -> dict[str, Any]:
+async def draft_plan(_: Operator, controller: Controller, question: PlanQuestion) -> dict[str, Any]:
     """Preview a new plan beside the current one. Nothing changes.
 
     Raises NotFound if a named machine or the model is not there.
     """
     try:
-        draft = await machines.draft_plan(authority, question.without, question.including)
+        draft = await machines.draft_plan(controller, question.without, question.including)
     except ModelNotFound as error:
         raise NotFound(str(error)) from None
     return {"now": _plan(draft.now), "then": _plan(draft.then), "change": list(draft.change)}
 
 
 @router.get("/requests")
-async def list_requests(authority: Operator, limit: Limit = 50) -> list[dict[str, Any]]:
+async def list_requests(_: Operator, log: RequestLog, limit: Limit = 50) -> list[dict[str, Any]]:
     """List recent requests, newest first."""
-    entries = await asyncio.to_thread(authority.services.request_log.newest, limit)
+    entries = await asyncio.to_thread(log.newest, limit)
     return [asdict(entry) for entry in entries]
 
 

@@ -9,16 +9,16 @@ import orjson
 from fastapi import APIRouter, Query, Request
 from msgspec import Meta, Struct
 
-from gateway.api.edge import authenticate, read_body
+from gateway.api.authority import KeyCaller
+from gateway.api.edge import read_body
 from gateway.api.files import LASTS_S_MAX, LASTS_S_MIN
 from gateway.api.openai_pages import PAGE_MAX, page
+from gateway.app_state import Batches
 from gateway.batches.batch import WINDOW_S, Batch, new_batch_id
-from gateway.batches.batches import Batches
 from gateway.dialects.openai.reader import decode
 from gateway.dialects.stored_responses.store import owner_of
 from gateway.identity.caller import Caller
 from gateway.parameters import Named, OptionalText
-from gateway.services import Services
 from runtime.errors import NotFound, RequestInvalid
 
 router = APIRouter(prefix="/v1/batches")
@@ -52,9 +52,8 @@ _decoder = msgspec.json.Decoder(_Order)
 
 
 @router.post("")
-async def create_batch(request: Request) -> Json:
+async def create_batch(request: Request, caller: KeyCaller, batches: Batches) -> Json:
     """Create a batch: every line of a file is answered within 24 hours."""
-    batches, caller = await _admitted(request)
     order = decode(_decoder, await read_body(request.scope, request.receive, _BODY_BYTES_MAX))
     batch = await asyncio.to_thread(_create, batches, caller, order)
     batches.wake()
@@ -63,32 +62,27 @@ async def create_batch(request: Request) -> Json:
 
 @router.get("")
 async def list_batches(
-    request: Request, limit: Annotated[int, Query(ge=1, le=PAGE_MAX)] = 20, after: OptionalText = None
+    caller: KeyCaller,
+    batches: Batches,
+    limit: Annotated[int, Query(ge=1, le=PAGE_MAX)] = 20,
+    after: OptionalText = None,
 ) -> Json:
     """List the caller's batches, newest first."""
-    batches, caller = await _admitted(request)
     return page(await asyncio.to_thread(batches.store.newest, owner_of(caller), limit + 1, after), limit)
 
 
 @router.get("/{batch_id}")
-async def get_batch(request: Request, batch_id: Named) -> Json:
+async def get_batch(caller: KeyCaller, batches: Batches, batch_id: Named) -> Json:
     """Show a batch with its progress and its output and error files."""
-    batches, caller = await _admitted(request)
     return (await asyncio.to_thread(batches.store.find, owner_of(caller), batch_id)).as_api()
 
 
 @router.post("/{batch_id}/cancel")
-async def cancel_batch(request: Request, batch_id: Named) -> Json:
+async def cancel_batch(caller: KeyCaller, batches: Batches, batch_id: Named) -> Json:
     """Cancel a batch; its answers stay."""
-    batches, caller = await _admitted(request)
     batch = await asyncio.to_thread(batches.store.cancel, owner_of(caller), batch_id)
     batches.wake()
     return batch.as_api()
-
-
-async def _admitted(request: Request) -> tuple[Batches, Caller]:
-    services: Services = request.app.state.services
-    return services.batches, await authenticate(services.directory.gate, request.scope)
 
 
 def _create(batches: Batches, caller: Caller, order: _Order) -> Batch:

@@ -6,13 +6,12 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Query, Request
 from starlette.responses import FileResponse
 
-from gateway.api.edge import authenticate
+from gateway.api.authority import KeyCaller
 from gateway.api.openai_pages import page
-from gateway.batches.files import FileRegistry
+from gateway.app_state import Batches
 from gateway.batches.forms import UploadForm, read_upload
 from gateway.dialects.stored_responses.store import owner_of
 from gateway.parameters import Named, OptionalText
-from gateway.services import Services
 from runtime.errors import RequestInvalid
 
 router = APIRouter(prefix="/v1/files")
@@ -24,9 +23,9 @@ _FILES_PAGE_MAX = 10_000
 
 
 @router.post("")
-async def upload(request: Request) -> Json:
+async def upload(request: Request, caller: KeyCaller, batches: Batches) -> Json:
     """Upload a JSONL file for a batch, as a form."""
-    files, owner = await _admitted(request)
+    files, owner = batches.files, owner_of(caller)
 
     form, upload = await read_upload(request.scope, request.receive, lambda: asyncio.to_thread(files.begin, owner))
     try:
@@ -42,46 +41,40 @@ async def upload(request: Request) -> Json:
 
 @router.get("")
 async def list_files(
-    request: Request,
+    caller: KeyCaller,
+    batches: Batches,
     purpose: OptionalText = None,
     limit: Annotated[int, Query(ge=1, le=_FILES_PAGE_MAX)] = _FILES_PAGE_MAX,
     order: Literal["asc", "desc"] = "desc",
     after: OptionalText = None,
 ) -> Json:
     """List the caller's files."""
-    files, owner = await _admitted(request)
+    files, owner = batches.files, owner_of(caller)
     return page(await asyncio.to_thread(files.listed, owner, limit + 1, after, order, purpose), limit)
 
 
 @router.get("/{file_id}")
-async def get_file(request: Request, file_id: Named) -> Json:
+async def get_file(caller: KeyCaller, batches: Batches, file_id: Named) -> Json:
     """Show a file's name, size and expiry."""
-    files, owner = await _admitted(request)
+    files, owner = batches.files, owner_of(caller)
     return (await asyncio.to_thread(files.find, owner, file_id)).as_api()
 
 
 @router.get("/{file_id}/content")
-async def get_content(request: Request, file_id: Named) -> FileResponse:
+async def get_content(caller: KeyCaller, batches: Batches, file_id: Named) -> FileResponse:
     """Download a file's content, byte for byte."""
-    files, owner = await _admitted(request)
+    files, owner = batches.files, owner_of(caller)
     file = await asyncio.to_thread(files.find, owner, file_id)
     path = await asyncio.to_thread(files.content, file)
     return FileResponse(path, media_type="application/octet-stream", filename=file.filename)
 
 
 @router.delete("/{file_id}")
-async def delete_file(request: Request, file_id: Named) -> Json:
+async def delete_file(caller: KeyCaller, batches: Batches, file_id: Named) -> Json:
     """Delete a file."""
-    files, owner = await _admitted(request)
+    files, owner = batches.files, owner_of(caller)
     await asyncio.to_thread(files.remove, owner, file_id)
     return {"id": file_id, "object": "file", "deleted": True}
-
-
-async def _admitted(request: Request) -> tuple[FileRegistry, str]:
-    """Return the file service and the owner whose files the caller may see. Raises KeyInvalid."""
-    services: Services = request.app.state.services
-    caller = await authenticate(services.directory.gate, request.scope)
-    return services.batches.files, owner_of(caller)
 
 
 def _checked(form: UploadForm) -> int | None:

@@ -9,6 +9,7 @@ from accounting.money import UsdAmount, format_usd
 from accounting.rules.sales import sold
 from gateway.admin.fields import Body, Text
 from gateway.api.authority import Operator
+from gateway.app_state import Lanes, Ledger
 from gateway.lanes.market.lane import MarketLane
 from market.protocol.channels.terms import LANES_MAX
 from market.protocol.offers import OnOffer
@@ -28,20 +29,20 @@ class Sale(Body):
 
 
 @router.post("/market/sales")
-async def book_sale(operator: Operator, sale: Sale) -> dict[str, str | int]:
+async def book_sale(_: Operator, ledger: Ledger, sale: Sale) -> dict[str, str | int]:
     """Post the amount of a request sold on the market, once: another amount for the same request is refused."""
     posting = sold(sale.channel, sale.lane, sale.seq, sale.amount, sale.model)
-    posted = await operator.services.ledger.book(posting)
+    posted = await ledger.book(posting)
     return {"event": posted.event_seq, "amount": format_usd(sale.amount)}
 
 
 @router.get("/market/sellers")
-async def show_sellers(operator: Operator) -> dict[str, Any]:
+async def show_sellers(_: Operator, lanes: Lanes) -> dict[str, Any]:
     """List known sellers with their audits; no audit proves a model.
 
     Raises NotFound if this gateway does not buy on the market.
     """
-    lane = operator.services.lanes.get("market")
+    lane = lanes.get("market")
     if not isinstance(lane, MarketLane):
         raise NotFound("This gateway does not buy on the market, because market.buy_for is empty.")
     offers = lane.told

@@ -10,27 +10,26 @@ from starlette.routing import Route
 from gateway.admin.catalogue import Entry, catalogue, find_entry
 from gateway.api.edge import authenticate
 from gateway.errors import ModelUnknown
-from gateway.services import Services
+from gateway.identity.gate import Gate
+from gateway.lanes.base import Lanes
 
 
-def routes(services: Services) -> list[Route]:
+def routes(gate: Gate, lanes: Lanes) -> list[Route]:
     return [
-        Route("/v1/models", partial(_list_models, services)),
-        Route("/v1/models/{name:path}", partial(_get_model, services)),
+        Route("/v1/models", partial(_list_models, gate, lanes)),
+        Route("/v1/models/{name:path}", partial(_get_model, gate, lanes)),
     ]
 
 
-async def _list_models(services: Services, request: Request) -> Response:
-    caller = await authenticate(services.directory.gate, request.scope)
-    return JSONResponse(
-        {"object": "list", "data": [_listed(entry) for entry in catalogue(services.lanes, caller)]}
-    )
+async def _list_models(gate: Gate, lanes: Lanes, request: Request) -> Response:
+    caller = await authenticate(gate, request.scope)
+    return JSONResponse({"object": "list", "data": [_listed(entry) for entry in catalogue(lanes, caller)]})
 
 
-async def _get_model(services: Services, request: Request) -> Response:
-    caller = await authenticate(services.directory.gate, request.scope)
+async def _get_model(gate: Gate, lanes: Lanes, request: Request) -> Response:
+    caller = await authenticate(gate, request.scope)
     name: str = request.path_params["name"]
-    entry = find_entry(services.lanes, caller, name)
+    entry = find_entry(lanes, caller, name)
     if entry is None:
         raise ModelUnknown(f"Model '{name}' not found. List models with GET /v1/models.", param="model")
     return JSONResponse(_listed(entry))

@@ -8,13 +8,14 @@ from fastapi import APIRouter, Request
 from msgspec import Struct
 
 from gateway.admin.catalogue import Entry, catalogue, find_entry
+from gateway.api.authority import KeyCaller
 from gateway.api.dialect_route import route_class
-from gateway.api.edge import authenticate, read_body
+from gateway.api.edge import read_body
+from gateway.app_state import Lanes, Settings
 from gateway.dialects.ollama.errors import error_body
 from gateway.dialects.openai import ModelName
 from gateway.dialects.openai.reader import decode
 from gateway.errors import ModelUnknown
-from gateway.services import Services
 from runtime.errors import RequestInvalid
 
 router = APIRouter(prefix="/api", route_class=route_class(error_body))
@@ -46,33 +47,31 @@ async def version() -> Json:
 
 
 @router.get("/tags")
-async def tags(request: Request) -> Json:
+async def tags(caller: KeyCaller, lanes: Lanes) -> Json:
     """List every model that the key may use."""
-    return {"models": [_listed(entry) for entry in await _catalogue(request)]}
+    return {"models": [_listed(entry) for entry in catalogue(lanes, caller)]}
 
 
 @router.get("/ps")
-async def running(request: Request) -> Json:
+async def running(caller: KeyCaller, lanes: Lanes) -> Json:
     """List loaded models."""
-    loaded = [entry for entry in await _catalogue(request) if entry.is_resident]
+    loaded = [entry for entry in catalogue(lanes, caller) if entry.is_resident]
     more = {"expires_at": _EXPIRES, "size_vram": 0}
     return {"models": [_listed(e) | more | {"context_length": e.context_tokens or 0} for e in loaded]}
 
 
 @router.post("/show")
-async def show(request: Request) -> Json:
+async def show(request: Request, caller: KeyCaller, settings: Settings, lanes: Lanes) -> Json:
     """Show a model's features in Ollama's format.
 
     Raises RequestInvalid if no model is named, and ModelUnknown if the caller may not use it.
     """
-    services: Services = request.app.state.services
-    caller = await authenticate(services.directory.gate, request.scope)
-    raw = await read_body(request.scope, request.receive, services.settings.server.body_bytes_max)
+    raw = await read_body(request.scope, request.receive, settings.server.body_bytes_max)
     body = decode(_show, raw)
     name = body.model or body.name
     if name is None:
         raise RequestInvalid("model: missing", param="model", code="missing_required_parameter")
-    entry = find_entry(services.lanes, caller, name)
+    entry = find_entry(lanes, caller, name)
     if entry is None:
         raise ModelUnknown(f"model '{name}' not found; list models with GET /api/tags", param="model")
     context = {"millrace.context_length": entry.context_tokens} if entry.context_tokens else {}
@@ -85,11 +84,6 @@ async def show(request: Request) -> Json:
         "capabilities": _capabilities(entry),
         "modified_at": _SINCE,
     }
-
-
-async def _catalogue(request: Request) -> list[Entry]:
-    services: Services = request.app.state.services
-    return catalogue(services.lanes, await authenticate(services.directory.gate, request.scope))
 
 
 def _listed(entry: Entry) -> Json:

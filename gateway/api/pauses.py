@@ -6,25 +6,26 @@ from typing import Any
 from fastapi import APIRouter
 
 from gateway.api.authority import Operator
+from gateway.app_state import Pauses
 from gateway.routing.pauses import Pausable
 
 router = APIRouter()
 
 
 @router.get("/pauses")
-async def list_pauses(authority: Operator) -> list[dict[str, Any]]:
+async def list_pauses(_: Operator, pauses: Pauses) -> list[dict[str, Any]]:
     """List paused lanes, with time and author."""
-    return [asdict(pause) for pause in authority.services.pauses.now]
+    return [asdict(pause) for pause in pauses.now]
 
 
 @router.put("/pauses/{name}")
-async def pause(authority: Operator, name: Pausable) -> dict[str, Any]:
+async def pause(authority: Operator, pauses: Pauses, name: Pausable) -> dict[str, Any]:
     """Pause a lane or selling until it is resumed, also across restarts; running requests finish."""
-    return asdict(await authority.services.pauses.pause(name, authority.actor))
+    return asdict(await pauses.pause(name, authority.actor))
 
 
 @router.delete("/pauses/{name}")
-async def resume(authority: Operator, name: Pausable) -> dict[str, str]:
+async def resume(authority: Operator, pauses: Pauses, name: Pausable) -> dict[str, str]:
     """Resume a paused lane, or selling."""
-    await authority.services.pauses.resume(name, authority.actor)
+    await pauses.resume(name, authority.actor)
     return {"name": name}

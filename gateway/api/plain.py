@@ -5,13 +5,7 @@ from collections.abc import Sequence
 from starlette.routing import Match, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from gateway.api import health, models
 from gateway.http.error_response import error_response
-from gateway.services import Services
-
-
-def plain_routes(services: Services) -> list[Route]:
-    return [*health.routes(services), *models.routes(services)]
 
 
 class PlainRoutes:

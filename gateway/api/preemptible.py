@@ -5,10 +5,10 @@ import time
 from dataclasses import asdict
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Query
 
-from gateway.admin.idle import IdleWatch
 from gateway.api.authority import Operator
+from gateway.app_state import IdleWatch, PreemptibleJobs, Settings
 from gateway.lanes.preemptible.agent import AgentWord
 from gateway.lanes.preemptible.key import issue_preemptible_key
 
@@ -21,20 +21,18 @@ State = Annotated[str | None, Query(max_length=200)]
 
 
 @router.post("/preemptible-key")
-async def make_preemptible_key(authority: Operator) -> dict[str, Any]:
+async def make_preemptible_key(authority: Operator, settings: Settings, jobs: PreemptibleJobs) -> dict[str, Any]:
     """Create a key for preemptible market jobs, valid until the next one is created or this gateway restarts."""
-    services = authority.services
-    folder = services.settings.data_dir
-    issued = await asyncio.to_thread(
-        issue_preemptible_key, services.keys, services.preemptible_jobs, folder, authority.actor
-    )
+    keys, folder = authority.directory.keys, settings.data_dir
+    issued = await asyncio.to_thread(issue_preemptible_key, keys, jobs, folder, authority.actor)
     return {"key": issued.token, "key_id": issued.row.key_id, "prefix": issued.row.prefix}
 
 
 @router.get("/idle")
 async def show_idle(
-    authority: Operator,
-    request: Request,
+    _: Operator,
+    watch: IdleWatch,
+    jobs: PreemptibleJobs,
     wait_s: WaitS = 0.0,
     version: int | None = None,
     state: State = None,
@@ -44,7 +42,6 @@ async def show_idle(
     With `state` the agent reports its own state, which the console shows.
     """
     if state is not None:
-        authority.services.preemptible_jobs.agent = AgentWord(state, time.monotonic())
-    watch: IdleWatch = request.app.state.idle
+        jobs.agent = AgentWord(state, time.monotonic())
     found = await (watch.state() if version is None else watch.after(version, wait_s))
     return asdict(found)

@@ -6,12 +6,13 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
-from gateway.api.edge import authenticate, read_body
-from gateway.api.token_count import counting, prompt_tokens
+from gateway.api.authority import KeyCaller
+from gateway.api.edge import read_body
+from gateway.api.token_count import Counter
+from gateway.app_state import Responses, Settings
 from gateway.dialects.responses.conversation import resolve
 from gateway.dialects.responses.requests import read_responses
-from gateway.dialects.stored_responses.store import StoredResponse, owner_of
-from gateway.services import Services
+from gateway.dialects.stored_responses.store import owner_of
 from runtime.errors import NotFound, RequestInvalid
 
 router = APIRouter(prefix="/v1/responses")
@@ -20,33 +21,33 @@ Json = dict[str, Any]
 
 
 @router.get("/{response_id}")
-async def get_response(request: Request, response_id: str, stream: bool = False) -> Response:
+async def get_response(
+    caller: KeyCaller, responses: Responses, response_id: str, stream: bool = False
+) -> Response:
     """Show one of the caller's stored responses.
 
     Raises RequestInvalid for `stream`.
     """
     if stream:
         raise RequestInvalid("stream: a stored response cannot be streamed; leave it out", param="stream")
-    stored = await _find(request, response_id)
+    stored = await responses.find(owner_of(caller), response_id)
     return Response(stored.answer, media_type="application/json")
 
 
 @router.delete("/{response_id}")
-async def delete_response(request: Request, response_id: str) -> Json:
+async def delete_response(caller: KeyCaller, responses: Responses, response_id: str) -> Json:
     """Delete a stored response."""
-    services: Services = request.app.state.services
-    caller = await authenticate(services.directory.gate, request.scope)
-    await services.responses.remove(owner_of(caller), response_id)
+    await responses.remove(owner_of(caller), response_id)
     return {"id": response_id, "object": "response", "deleted": True}
 
 
 @router.post("/{response_id}/cancel")
-async def cancel_response(request: Request, response_id: str) -> Json:
+async def cancel_response(caller: KeyCaller, responses: Responses, response_id: str) -> Json:
     """Always refused: there are no background responses, and a caller cancels by disconnecting.
 
     Raises RequestInvalid in every case.
     """
-    await _find(request, response_id)
+    await responses.find(owner_of(caller), response_id)
     raise RequestInvalid(
         "This response is already complete: background responses are not supported.", param="response_id"
     )
@@ -54,7 +55,8 @@ async def cancel_response(request: Request, response_id: str) -> Json:
 
 @router.get("/{response_id}/input_items")
 async def list_input_items(
-    request: Request,
+    caller: KeyCaller,
+    responses: Responses,
     response_id: str,
     limit: Annotated[int, Query(ge=1, le=100)] = 20,
     order: Literal["asc", "desc"] = "desc",
@@ -64,7 +66,7 @@ async def list_input_items(
 
     Raises NotFound if the response has no item `after`.
     """
-    stored = await _find(request, response_id)
+    stored = await responses.find(owner_of(caller), response_id)
     items: list[Json] = [_as_resource(item) for item in json.loads(stored.input)]
     if order == "desc":
         items.reverse()
@@ -79,22 +81,15 @@ async def list_input_items(
 
 
 @router.post("/input_tokens")
-async def count_input_tokens(request: Request) -> Json:
+async def count_input_tokens(
+    request: Request, caller: KeyCaller, settings: Settings, responses: Responses, counter: Counter
+) -> Json:
     """Count the prompt tokens of a Responses request."""
-    services: Services = request.app.state.services
-    caller = await authenticate(services.directory.gate, request.scope)
-    raw = await read_body(request.scope, request.receive, services.settings.server.body_bytes_max)
+    raw = await read_body(request.scope, request.receive, settings.server.body_bytes_max)
     responses_question = read_responses(raw)
-    async with counting(services, caller, responses_question.request.model):
-        question = await resolve(services.responses, caller, responses_question)
-        return {"object": "response.input_tokens", "input_tokens": await prompt_tokens(services, question)}
-
-
-async def _find(request: Request, response_id: str) -> StoredResponse:
-    """Return the caller's stored response. Raises NotFound."""
-    services: Services = request.app.state.services
-    caller = await authenticate(services.directory.gate, request.scope)
-    return await services.responses.find(owner_of(caller), response_id)
+    async with counter.counting(caller, responses_question.request.model):
+        question = await resolve(responses, caller, responses_question)
+        return {"object": "response.input_tokens", "input_tokens": await counter.tokens(question)}
 
 
 def _as_resource(item: Json) -> Json:

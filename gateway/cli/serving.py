@@ -17,7 +17,7 @@ from runtime.memory import share_one_arena
 from runtime.settings import SettingsInvalid
 
 if TYPE_CHECKING:
-    from gateway.services import Services
+    from gateway.identity.keys import Keys
     from gateway.serving import Running
 
 SCRIPTS_KEY = "up --json"
@@ -82,7 +82,7 @@ def warn_of_open_folder(folder: DataFolder) -> None:
 
 def _announce(running: "Running", as_json: bool) -> None:
     """Print the gateway's address with a valid key: the first key, or one made for scripts."""
-    token = _announced_key(running.services, as_json)
+    token = _announced_key(running.settings, running.directory.keys, as_json)
     if as_json:
         output.data(
             {
@@ -94,8 +94,8 @@ def _announce(running: "Running", as_json: bool) -> None:
             }
         )
         return
-    status, reason = running.services.controller.chat.status
-    further = running.services.controller.further
+    status, reason = running.controller.chat.status
+    further = running.controller.further
     for label, fact in (
         ("base URL", running.base_url),
         ("API key", token or "created earlier; create another with `millrace key create NAME`"),
@@ -119,22 +119,22 @@ def _first_link(running: "Running") -> str | None:
     """Return the first admin's password link while there is no password, else None."""
     from gateway.identity.passwords import address_of
 
-    passwords, settings = running.services.directory.passwords, running.services.settings.identity
+    passwords, settings = running.directory.passwords, running.settings.identity
     if passwords.has_any():
         return None
     return address_of(passwords.new_first_link(), settings.public_url or running.base_url.removesuffix("/v1"))
 
 
-def _announced_key(services: "Services", as_json: bool) -> str | None:
+def _announced_key(settings: Settings, keys: "Keys", as_json: bool) -> str | None:
     """Return the first start's key; with --json a key per start, which replaces the previous one."""
     from gateway.identity.key_queries import KeyFilter
 
-    keys, lanes = services.keys, services.settings.policy.lanes
+    lanes = settings.policy.lanes
     if not keys.rows(limit=1):
         return keys.create("first key", lanes)
     if not as_json:
         return None
-    name = _scripts_key(services.settings)
+    name = _scripts_key(settings)
     earlier = [key for key in keys.rows(filters=KeyFilter(name=name)) if key.revoked_ns is None]
     token = keys.create(name, lanes)
     for key in earlier:

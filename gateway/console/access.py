@@ -7,14 +7,15 @@ from urllib.parse import quote, urlsplit
 from fastapi import Depends, Request
 
 from gateway.admin.authority import Authority
-from gateway.console.browser import PATH, SIGN_IN_PATH, is_htmx, own_path, signed_in
+from gateway.admin.ledger_access import LedgerAccess
+from gateway.app_state import Ledger, OptionalPayments
+from gateway.console.browser import PATH, SIGN_IN_PATH, directory_of, is_htmx, own_path, signed_in
 from gateway.console.navigation import Standing
 from gateway.errors import RoleForbids
 from gateway.identity.audit import Actor
 from gateway.identity.caller import HOME, Caller
 from gateway.identity.directory import Directory
 from gateway.identity.sessions import SignedIn
-from gateway.services import Services
 from runtime.errors import KeyInvalid
 
 _READING = ("GET", "HEAD")
@@ -33,7 +34,7 @@ class Visitor:
     """A user with a session. `csrf` is the token that the visitor's own forms carry."""
 
     request: Request
-    services: Services
+    directory: Directory
     who: SignedIn
     caller: Caller
 
@@ -68,10 +69,6 @@ class Visitor:
         return frozenset(found)
 
     @property
-    def directory(self) -> Directory:
-        return self.services.directory
-
-    @property
     def actor(self) -> Actor:
         """The name that the audit log has for the visitor."""
         return Actor(f"user:{self.caller.user_id}", self.address)
@@ -84,7 +81,7 @@ class Visitor:
     def authority(self) -> Authority:
         """The visitor's authority in the form that the service layer takes."""
         over = None if self.is_operator else self.caller.organization_id
-        return Authority(self.directory, self.actor, self.caller, over, self.services)
+        return Authority(self.directory, self.actor, self.caller, over)
 
 
 async def find_visitor(request: Request) -> Visitor | None:
@@ -95,7 +92,7 @@ async def find_visitor(request: Request) -> Visitor | None:
     if not caller.key_id and caller.role == "admin":
         # A key may belong to an application or have leaked. A sign-in without a key proves the user.
         caller = replace(caller, may_administer=True)
-    visitor = Visitor(request, request.app.state.services, who, caller)
+    visitor = Visitor(request, directory_of(request), who, caller)
     request.state.visitor = visitor  # for the error page
     return visitor
 
@@ -107,16 +104,18 @@ async def _viewer(request: Request) -> Visitor:
     return visitor
 
 
-async def _manager(request: Request) -> Visitor:
-    visitor = await _viewer(request)
+Viewer = Annotated[Visitor, Depends(_viewer)]
+"""Any signed-in user. Raises SignInNeeded, which becomes a redirect to the sign-in page and back."""
+
+
+async def _manager(visitor: Viewer) -> Visitor:
     if not visitor.is_manager:
         raise RoleForbids(f"Only admins of your organization can do this; your role is {visitor.caller.role}.")
     _refuse_weak_key(visitor)
     return visitor
 
 
-async def _operator(request: Request) -> Visitor:
-    visitor = await _viewer(request)
+async def _operator(visitor: Viewer) -> Visitor:
     if not visitor.is_operator:
         raise RoleForbids("Only instance admins can do this.")
     _refuse_weak_key(visitor)
@@ -140,12 +139,16 @@ def refuse_weak_key(visitor: Visitor) -> None:
         )
 
 
-Viewer = Annotated[Visitor, Depends(_viewer)]
-"""Any signed-in user. Raises SignInNeeded, which becomes a redirect to the sign-in page and back."""
+async def _access(visitor: Viewer, ledger: Ledger, payments_service: OptionalPayments) -> LedgerAccess:
+    return LedgerAccess(ledger, visitor.directory, visitor.actor, payments_service)
+
+
 Manager = Annotated[Visitor, Depends(_manager)]
 """An admin of any organization, limited to that one, or an operator. Also raises RoleForbids."""
 Operator = Annotated[Visitor, Depends(_operator)]
 """An instance admin. Also raises RoleForbids."""
+Access = Annotated[LedgerAccess, Depends(_access)]
+"""The ledger, with the visitor acting on it."""
 
 
 def _place(request: Request) -> str:

@@ -24,7 +24,7 @@ _NO_WAY_BACK = (SIGN_IN_PATH, f"{PATH}/logout", f"{PATH}/oidc")
 
 
 def directory_of(request: Request) -> Directory:
-    directory: Directory = request.app.state.services.directory
+    directory: Directory = request.app.state.directory
     return directory
 
 

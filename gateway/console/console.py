@@ -1,7 +1,5 @@
 """Assembles the console: its pages, its live streams, and its own page for unknown addresses."""
 
-from dataclasses import dataclass
-
 from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.responses import RedirectResponse
 from starlette.routing import Match
@@ -9,43 +7,16 @@ from starlette.routing import Match
 from gateway.console import sign_in, static_files
 from gateway.console.access import find_visitor
 from gateway.console.browser import PATH
-from gateway.console.figures.usage import UsageFigures
-from gateway.console.live import Feeds
 from gateway.console.navigation import PAGES, Page
 from gateway.console.pages import ROUTERS
-from gateway.console.pages.selling.first_sales import FirstSales
-from gateway.console.shared_values import Shared
-from gateway.services import Services
-from runtime.data_folder import DataFolder
 from runtime.errors import NotFound
 
 _last = APIRouter()
 
 
-@dataclass(frozen=True, slots=True)
-class Console:
-    """Objects that live as long as the gateway: the built pages, the live feeds, and what pages share.
-
-    Pages share usage figures, which lag the ledger slightly, and the notices of first sales.
-    """
-
-    pages: tuple[Page, ...]
-    feeds: Feeds
-    usage: UsageFigures
-    shared: Shared
-    first_sales: FirstSales
-
-
-def add_console(app: FastAPI, services: Services) -> None:
-    """Add the console's routes behind all other routes of the app, and set `app.state.console` for them."""
-    built = tuple(page for page in PAGES if _is_built(page))
-    app.state.console = Console(
-        built,
-        Feeds(lambda: services.preemptible_jobs.is_closed),
-        UsageFigures(services.ledger.look),
-        Shared(),
-        FirstSales(DataFolder(services.settings.data_dir).market),
-    )
+def add_console(app: FastAPI) -> None:
+    """Add the console's routes behind all other routes of the app."""
+    app.state.pages = tuple(page for page in PAGES if _is_built(page))
     for router in (static_files.router, sign_in.router, *ROUTERS, _last):
         app.include_router(router, include_in_schema=False)
 

@@ -93,10 +93,9 @@ def _scope_of(visitor: Visitor) -> str:
 async def live_response(visitor: Visitor, live_page: LivePage) -> "LiveResponse":
     """Return the stream of a page's changes and of general notices. Raises RateLimited if too many are open."""
     request = visitor.request
-    console = request.app.state.console
-    feeds: Feeds = console.feeds
+    feeds: Feeds = request.app.state.feeds
     feeds.refuse_too_many(visitor.caller.user_id)
-    shown_page: LivePage = console.first_sales.beside(live_page, visitor)
+    shown_page: LivePage = request.app.state.first_sales.beside(live_page, visitor)
     return LiveResponse(feeds, visitor, shown_page, request.headers.get("last-event-id", ""))
 
 

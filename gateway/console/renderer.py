@@ -79,18 +79,19 @@ def go(visitor: Visitor, path: str, toast: str = "") -> Response:
 
 def _frame(visitor: Visitor) -> Mapping[str, Any]:
     """Return the values of the frame around every page."""
-    services, request = visitor.services, visitor.request
+    request, state = visitor.request, visitor.request.app.state
     return {
         "visitor": visitor,
         "csrf": visitor.csrf,
-        "groups": navigation.visible(pages_of(request), visitor.standings),
+        "groups": navigation.visible(state.pages, visitor.standings),
         "here": navigation.current(request.url.path),
         "base_url": root_of(request) + "/v1",
-        "is_test_mode": services.payments_service is not None and not services.payments_service.is_live,
+        "has_marketplace": state.marketplace is not None,
+        "is_test_mode": state.payments_service is not None and not state.payments_service.is_live,
     }
 
 
 def pages_of(request: Request) -> tuple[navigation.Page, ...]:
     """Return the pages that have a router."""
-    pages: tuple[navigation.Page, ...] = request.app.state.console.pages
+    pages: tuple[navigation.Page, ...] = request.app.state.pages
     return pages

@@ -7,8 +7,8 @@ import asyncio
 import base64
 import ssl
 import time
-from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
-from contextlib import aclosing, asynccontextmanager
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
+from contextlib import aclosing, asynccontextmanager, contextmanager
 from typing import Any
 
 import structlog
@@ -90,15 +90,17 @@ class SharedRevocations:
     async def load(self) -> int:
         """Load all ids and return the revision of etcd that has them. Raises EtcdUnavailable."""
         answer = await self._members.call("kv/range", self._range | {"limit": str(_IDS_MAX)})
-        self._know(self._ids_of(answer.get("kvs", ())))
-        return int(answer["header"]["revision"])
+        with _well_formed():
+            self._know(self._ids_of(answer.get("kvs", ())))
+            return int(answer["header"]["revision"])
 
     async def receive(self) -> None:
         """Learn of further revocations until cancelled."""
         while True:
             try:
                 await self._watch(await self.load() + 1)
-            except EtcdUnavailable:
+            except EtcdUnavailable as error:
+                log.warning("revocations not received", reason=str(error))
                 await asyncio.sleep(_AGAIN_S)
 
     async def send(self) -> None:
@@ -117,8 +119,10 @@ class SharedRevocations:
     async def add(self, key_id: str) -> None:
         """Tell all gateways that a key is revoked. Raises EtcdUnavailable if some may not know it."""
         lease = await self._members.call("lease/grant", {"TTL": str(KEPT_S)})
+        with _well_formed():
+            lease_id = str(lease["ID"])
         name, value = _text(self._prefix + key_id), _text(str(time.time_ns()))
-        await self._members.call("kv/put", {"key": name, "value": value, "lease": str(lease["ID"])})
+        await self._members.call("kv/put", {"key": name, "value": value, "lease": lease_id})
         self._know(self._ids | {key_id})
 
     async def _watch(self, first: int) -> None:
@@ -126,11 +130,12 @@ class SharedRevocations:
         request = {"create_request": self._range | {"start_revision": str(first)}}
         async with aclosing(self._members.follow("watch", request, _SILENCE_S)) as answers:
             async for answer in answers:
-                if answer.get("canceled"):
-                    return
-                events = answer.get("events", ())
-                put = [event["kv"] for event in events if event.get("type") != "DELETE"]
-                self._know(self._ids | self._ids_of(put))
+                with _well_formed():
+                    if answer.get("canceled"):
+                        return
+                    events = answer.get("events", ())
+                    put = [event["kv"] for event in events if event.get("type") != "DELETE"]
+                    self._know(self._ids | self._ids_of(put))
 
     def _ids_of(self, pairs: Iterable[dict[str, str]]) -> frozenset[str]:
         names = (base64.b64decode(pair["key"]).decode() for pair in pairs)
@@ -145,6 +150,15 @@ class SharedRevocations:
     def _range(self) -> dict[str, Any]:
         """All keys that begin with the prefix: the end is the prefix with its last character raised by one."""
         return {"key": _text(self._prefix), "range_end": _text(self._prefix[:-1] + chr(ord(self._prefix[-1]) + 1))}
+
+
+@contextmanager
+def _well_formed() -> Iterator[None]:
+    """Raise EtcdUnavailable if the answer that is read within the block is not one of etcd's API."""
+    try:
+        yield
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
+        raise EtcdUnavailable(f"etcd's answer is malformed: {error!r}") from None
 
 
 def _tls(settings: CoordinationSettings) -> ssl.SSLContext | None:

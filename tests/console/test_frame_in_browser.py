@@ -12,9 +12,8 @@ import uvicorn
 from playwright.sync_api import Browser, Page, expect
 
 from cluster.trust.addresses import Target
-from gateway.app import create_app, open_services
+from gateway.app import Services, create_app, open_services
 from gateway.identity.audit import MACHINE
-from gateway.services import Services
 from gateway.settings import Settings
 from tests.console.browsing import assert_accessible, open_page
 from tests.console.example_page import Ticking, example_page

@@ -9,9 +9,9 @@ import pytest
 
 from accounting.metering.prices import PricedModel
 from accounting.money import Price
+from gateway.app import Services
 from gateway.errors import LaneUnreachable
 from gateway.lanes.base import Answer, Call, Lane, Offer
-from gateway.services import Services
 from gateway.settings import LaneName
 from runtime.errors import LaneBrokeOff, LaneFailed
 from tests.fakes import openai_provider as provider

@@ -102,16 +102,12 @@ async def test_what_is_made_on_demand_is_made_once_for_simultaneous_requests() -
 
 
 class Slow:
-    """Stands for the services and their controller, whose model would take minutes to load."""
+    """Stands for the controller, whose model would take minutes to load."""
 
     is_loading: bool | None = None
 
     def __init__(self) -> None:
         self._loaded = asyncio.Event()
-
-    @property
-    def controller(self) -> "Slow":
-        return self
 
     @property
     def chat(self) -> "Slow":
@@ -144,7 +140,7 @@ async def test_nothing_loads_on_when_the_nodes_cannot_start(tmp_path: Path) -> N
     cluster: Any = {"model": "m", "nodes": 1}
     settings = Settings(data_dir=tmp_path, cluster=cluster)
     slow: Any = Slow()
-    running = Running("", "", Target("127.0.0.1", 1), slow)
+    running = Running("", "", Target("127.0.0.1", 1), settings, slow, slow)
     with pytest.raises(FileNotFoundError):
         await _start_cluster(settings, running, Broken(1, tmp_path), lambda *_: None)
     assert slow.is_loading is False

@@ -8,6 +8,7 @@ from accounting.spending.credit_grants import GrantLeft
 from gateway.admin.balance import UserBalance, organization_balance, user_balance
 from gateway.admin.fields import Facts
 from gateway.api.authority import AnyCaller
+from gateway.app_state import Ledger
 from gateway.parameters import OptionalText
 from runtime.times import at
 
@@ -16,17 +17,17 @@ router = APIRouter(prefix="/accounting/v1")
 
 @router.get("/balance")
 async def show_balance(
-    authority: AnyCaller, user: OptionalText = None, organization: OptionalText = None
+    authority: AnyCaller, ledger: Ledger, user: OptionalText = None, organization: OptionalText = None
 ) -> Facts:
     """Show the caller's credits; for admins those of a user (`user`) or an organization balance (`organization`).
 
     A saved `ledger_checkpoint`, the newest block of the ledger, shows later whether the past was rewritten.
     """
     if organization is not None:
-        found = _of_pool(*await organization_balance(authority, organization))
+        found = _of_pool(*await organization_balance(authority, ledger, organization))
     else:
-        found = _of_user(await user_balance(authority, user))
-    checkpoint = authority.services.ledger.checkpoint
+        found = _of_user(await user_balance(authority, ledger, user))
+    checkpoint = ledger.checkpoint
     return found | {"ledger_checkpoint": str(checkpoint) if checkpoint else None}
 
 

@@ -20,6 +20,7 @@ from gateway.admin.limits import (
 from gateway.api.accounting.dependencies import Key
 from gateway.api.accounting.keyed import KeyedRoute
 from gateway.api.authority import AnyCaller, Manager
+from gateway.app_state import Ledger
 from gateway.parameters import OptionalText
 from gateway.quota import Span
 
@@ -40,26 +41,30 @@ class NewBudget(Body):
 
 @router.get("")
 async def show_budgets(
-    authority: AnyCaller, scope: OptionalText = None, offset: Offset = 0, limit: Limit = BUDGETS_MAX
+    authority: AnyCaller,
+    ledger: Ledger,
+    scope: OptionalText = None,
+    offset: Offset = 0,
+    limit: Limit = BUDGETS_MAX,
 ) -> Facts:
     """List budgets of the caller's key; for admins those of their own scopes, or with `all` all limits.
 
     `next` is the `offset` of the next page.
     """
-    found, place = await authority.services.ledger.look(
+    found, place = await ledger.look(
         lambda session: list_budgets(session, authority, scope, offset=offset, limit=limit)
     )
     return {"data": found, "next": place}
 
 
 @router.put("")
-async def set_budget(authority: Manager, _: Key, body: NewBudget) -> Facts:
+async def set_budget(authority: Manager, ledger: Ledger, _: Key, body: NewBudget) -> Facts:
     """Set a budget; it replaces the one with the same scope, span and model."""
     new = NewLimit(
         scope=body.scope, measure="spend", span=body.span, model=body.model, amount=format_usd(body.amount)
     )
     quota = await asyncio.to_thread(set_limit, authority, new)
-    return await authority.services.ledger.look(lambda session: budget_facts(session, quota))
+    return await ledger.look(lambda session: budget_facts(session, quota))
 
 
 @router.delete("")

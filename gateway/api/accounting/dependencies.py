@@ -3,12 +3,13 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from fastapi import Depends, Query, Request, Response
+from fastapi import Depends, Query, Response
 
 from gateway.admin.fields import Facts
-from gateway.admin.payments import payments_of
+from gateway.admin.ledger_access import LedgerAccess
 from gateway.api.accounting.keyed import MODE_HEADER, key_of
 from gateway.api.authority import AnyCaller
+from gateway.app_state import Ledger, OptionalPayments, Payments
 from gateway.identity.caller import Caller
 from runtime.errors import RequestInvalid
 
@@ -26,14 +27,19 @@ def _user_caller(authority: AnyCaller) -> Caller:
     return authority.caller
 
 
+async def _ledger_access(authority: AnyCaller, ledger: Ledger, payments_service: OptionalPayments) -> LedgerAccess:
+    return LedgerAccess(ledger, authority.directory, authority.actor, payments_service)
+
+
+Access = Annotated[LedgerAccess, Depends(_ledger_access)]
+"""The ledger, with the caller acting on it."""
 UserCaller = Annotated[Caller, Depends(_user_caller)]
 Key = Annotated[str, Depends(key_of)]
 Limit = Annotated[int, Query(ge=1, le=100)]
 
 
-def _payments_service(request: Request, response: Response) -> "PaymentsService":
+def _payments_service(payments_service: Payments, response: Response) -> Payments:
     """Return the payments service; the mode header of every answer says whether money is real."""
-    payments_service = payments_of(request.app.state.services)
     response.headers[MODE_HEADER] = "live" if payments_service.is_live else "test"
     return payments_service
 
@@ -41,8 +47,6 @@ def _payments_service(request: Request, response: Response) -> "PaymentsService"
 Paying = Annotated["PaymentsService", Depends(_payments_service)]
 
 
-def page(
-    payments_service: "PaymentsService", found: tuple[list[Any], str | None], facts: Callable[[Any], Facts]
-) -> Facts:
+def page(payments_service: Payments, found: tuple[list[Any], str | None], facts: Callable[[Any], Facts]) -> Facts:
     rows, after = found
     return {"data": [facts(one) for one in rows], "next": after, "mode": payments_service.mode}

@@ -62,7 +62,7 @@ class KeyedRoute(APIRoute):
 
 def _replayed(request: Request, answer: Answer) -> Response:
     headers = {REPLAYED: "true"}
-    payments_service = request.app.state.services.payments_service
+    payments_service = request.app.state.payments_service
     if payments_service is not None and request.url.path.startswith(_OF_PAYMENTS):
         headers[MODE_HEADER] = "live" if payments_service.is_live else "test"
     return Response(answer.body, answer.status, headers, "application/json")

@@ -10,6 +10,7 @@ from gateway.admin import ledger_checks
 from gateway.admin.fields import Facts
 from gateway.admin.ledger_checks import CHECKPOINT
 from gateway.api.authority import Operator
+from gateway.app_state import Ledger, Storage, Verifier
 
 router = APIRouter(prefix="/accounting/v1/ledger")
 
@@ -21,7 +22,8 @@ _Fingerprint = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 
 @router.get("/verify")
 async def verify(
-    operator: Operator,
+    _: Operator,
+    verifier: Verifier,
     from_block: Annotated[int, Query(ge=1, le=_NUMBER_MAX)] = 1,
     known: Annotated[
         str | None, Query(pattern=CHECKPOINT, description="A saved ledger checkpoint, as N:HASH.")
@@ -31,8 +33,7 @@ async def verify(
     unproven_max_s: Annotated[int, Query(ge=2, le=_YEAR_S)] = 10,
 ) -> Facts:
     """Read blocks for `limit_s` seconds; `next_block` is the next call's `from_block`, null at the end."""
-    return await ledger_checks.verify(
-        operator.services,
+    return await verifier.verify(
         from_block=from_block,
         known=known,
         limit_s=limit_s,
@@ -43,15 +44,16 @@ async def verify(
 
 @router.get("/blocks")
 async def show_blocks(
-    operator: Operator,
+    _: Operator,
+    ledger: Ledger,
     after: Annotated[int, Query(ge=0, le=_NUMBER_MAX)] = 0,
     limit: Annotated[int, Query(ge=1, le=PAGE_MAX)] = 100,
 ) -> Facts:
     """List blocks in order, and the keys that signed them. `next` is the `after` of the next page."""
-    return await ledger_checks.show_blocks(operator.services, after, limit)
+    return await ledger_checks.show_blocks(ledger, after, limit)
 
 
 @router.get("/health")
-async def show_health(operator: Operator, deep: bool = False) -> Facts:
+async def show_health(_: Operator, ledger: Ledger, storage: Storage, deep: bool = False) -> Facts:
     """List broken rules, accepted violations and entries in no block."""
-    return await ledger_checks.show_health(operator.services, deep=deep)
+    return await ledger_checks.show_health(ledger, storage.trouble, deep=deep)

@@ -8,15 +8,16 @@ from gateway.admin.payments import Frozen
 from gateway.api.accounting.dependencies import Key, Paying
 from gateway.api.accounting.keyed import KeyedRoute
 from gateway.api.authority import Operator
+from gateway.app_state import Ledger
 from gateway.parameters import Named
 
 router = APIRouter(prefix="/accounting/v1/payments", route_class=KeyedRoute)
 
 
 @router.get("")
-async def show_payments(payments_service: Paying, operator: Operator) -> Facts:
+async def show_payments(payments_service: Paying, _: Operator, ledger: Ledger) -> Facts:
     """Show the state of payments: mode, queued and failed webhooks, the last reconciliation."""
-    return await payments.show_payments(payments_service, operator)
+    return await payments.show_payments(payments_service, ledger)
 
 
 @router.post("/reconcile")

@@ -8,6 +8,7 @@ from fastapi.responses import JSONResponse
 from gateway.admin.statement import COLUMNS, accounts_of, newest_lines, row
 from gateway.api.accounting.dependencies import Form
 from gateway.api.authority import AnyCaller
+from gateway.app_state import Ledger
 from gateway.parameters import OptionalText, sheet
 
 router = APIRouter(prefix="/accounting/v1")
@@ -21,6 +22,7 @@ Limit = Annotated[int, Query(ge=1, le=PAGE_MAX)]
 @router.get("/transactions")
 async def list_transactions(
     authority: AnyCaller,
+    ledger: Ledger,
     user: OptionalText = None,
     organization: OptionalText = None,
     before: Before = None,
@@ -32,7 +34,7 @@ async def list_transactions(
 
     A pending line reserves credits without moving them; a void line releases them.
     """
-    found = await authority.services.ledger.look(
+    found = await ledger.look(
         lambda session: newest_lines(
             session, accounts_of(session, authority, user, organization), before, limit + 1
         )

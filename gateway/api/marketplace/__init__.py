@@ -1,7 +1,6 @@
 """Routes of a marketplace: registration, allocations, disputes, and the relay of sellers without a tunnel.
 
 Modules:
-    dependencies   Dependencies of a marketplace's routes
     disputes       /market/v1/disputes: both sides submit the delivered text, or show the prompt, and the marketplace
                    counts it
     relay          The relay for sellers without a tunnel: the marketplace holds a buyer's request until the seller

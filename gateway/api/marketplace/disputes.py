@@ -7,7 +7,7 @@ from gateway.admin import marketplace as admin
 from gateway.admin.fields import Facts
 from gateway.admin.marketplace_requests import Id, NewDispute
 from gateway.api.accounting.dependencies import UserCaller
-from gateway.api.marketplace.dependencies import Open
+from gateway.app_state import Marketplace
 from market.marketplace.dispute_state import LaneStanding
 from market.marketplace.tables import DisputeRow
 from runtime.times import at
@@ -16,7 +16,7 @@ router = APIRouter(prefix="/market/v1/disputes")
 
 
 @router.post("")
-async def bring(marketplace: Open, caller: UserCaller, body: NewDispute) -> Facts:
+async def bring(marketplace: Marketplace, caller: UserCaller, body: NewDispute) -> Facts:
     """Submit a text, the prompt or receipts.
 
     The first submission opens the dispute, for a fee that is kept if it loses.
@@ -25,7 +25,7 @@ async def bring(marketplace: Open, caller: UserCaller, body: NewDispute) -> Fact
 
 
 @router.get("/{allocation}")
-async def show_lanes(marketplace: Open, caller: UserCaller, allocation: Id) -> Facts:
+async def show_lanes(marketplace: Marketplace, caller: UserCaller, allocation: Id) -> Facts:
     """Show the state of each sub-channel of an allocation to its buyer and seller; `allocation` is its record's digest.
 
     Unsettled lanes come with the records behind them and the buyer's statements about its keys, so that the result

@@ -1,5 +1,7 @@
 """/market/v1 at a marketplace: its terms, allocations, settlements. Amounts are decimal strings in USD."""
 
+from collections.abc import Callable
+
 from fastapi import APIRouter, Request
 
 from accounting.money import format_usd
@@ -10,8 +12,10 @@ from gateway.admin.marketplace_requests import NewAllocation, NewSettlement
 from gateway.api.accounting.dependencies import Key, UserCaller
 from gateway.api.accounting.keyed import KeyedRoute
 from gateway.api.marketplace import disputes, sellers
-from gateway.api.marketplace.dependencies import Open, Shared
-from market.marketplace.marketplace import SETTLEMENT_RECORDS, Marketplace
+from gateway.api.marketplace.relay import relay_router
+from gateway.api.marketplace.relay_factory import relay_of
+from gateway.app_state import Ledger, Marketplace
+from market.marketplace.marketplace import SETTLEMENT_RECORDS
 from market.marketplace.settlements import Settled
 from market.network.gossip_routes import router as gossip
 from market.network.throttle import network_of
@@ -21,18 +25,19 @@ keyed = APIRouter(prefix="/market/v1", route_class=KeyedRoute)
 plain = APIRouter(prefix="/market/v1")
 
 
-def marketplace_routers(marketplace: Marketplace) -> list[APIRouter]:
-    """Return every router of a marketplace except the relay's, in matching order."""
-    return [sellers.keyed, sellers.plain, keyed, plain, disputes.router, gossip(marketplace.keeper)]
+def marketplace_routers(marketplace: Marketplace, is_closing: Callable[[], bool]) -> list[APIRouter]:
+    """Return every router of a marketplace in matching order; `is_closing` tells whether the gateway is stopping."""
+    own = [sellers.keyed, sellers.plain, keyed, plain, disputes.router, gossip(marketplace.keeper)]
+    return [*own, relay_router(relay_of(marketplace, is_closing))]
 
 
 @plain.get("/marketplace")
-async def show_marketplace(marketplace: Open, services: Shared) -> Facts:
+async def show_marketplace(marketplace: Marketplace, ledger: Ledger) -> Facts:
     """Show the marketplace's identity and terms, and the newest block of its ledger, which receipts may name.
 
     `tokenizers` are the SHA-256 of those that it counts by in disputes.
     """
-    terms, checkpoint = marketplace.context.terms, services.ledger.checkpoint
+    terms, checkpoint = marketplace.context.terms, ledger.checkpoint
     return {
         "identity": marketplace.context.speaker.id,
         "statements": [record.raw.decode() for record in marketplace.context.speaker.statements],
@@ -53,15 +58,15 @@ async def show_marketplace(marketplace: Open, services: Shared) -> Facts:
 
 @keyed.post("/allocations")
 async def allocate(
-    marketplace: Open, services: Shared, caller: UserCaller, key: Key, body: NewAllocation
+    marketplace: Marketplace, ledger: Ledger, caller: UserCaller, key: Key, body: NewAllocation
 ) -> Facts:
     """Reserve credits for a seller; the answer's record proves it to the seller."""
-    raw = await admin.allocate(marketplace, services.ledger, caller, key, body)
+    raw = await admin.allocate(marketplace, ledger, caller, key, body)
     return {"allocation": raw.decode()}
 
 
 @plain.post("/settlements")
-async def settle(marketplace: Open, body: NewSettlement, request: Request) -> Facts:
+async def settle(marketplace: Marketplace, body: NewSettlement, request: Request) -> Facts:
     """Accept what buyer and seller have signed, from any caller, any number of times.
 
     Raises RateLimited if the caller's network sends too many records.

@@ -1,17 +1,20 @@
 """The Models pages: what runs where for whom, servers in and out, memory, and whether a model fits."""
 
+import asyncio
 import re
+import threading
 from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
+from cluster.chat_model import ChatModel
 from cluster.trust.addresses import Target
 from gateway.app import create_app, open_services
 from gateway.identity.audit import Filter
 from gateway.settings import CloudModel, CloudSettings, Settings
 from tests.cluster.test_joining import until
-from tests.clusters import DEMO_MODEL
+from tests.clusters import DEMO_MODEL, PATIENCE_S
 from tests.console.browsing import Visit, visiting
 from tests.databases import prepared
 from tests.fakes import pool_servers as servers
@@ -96,8 +99,16 @@ async def test_members_see_what_their_keys_may_name_and_nothing_of_servers(serve
         await owner.post(f"{MODELS}/servers/desk/remove")
 
 
-async def test_advice_and_then_the_model_is_loaded(served: Served) -> None:
+async def test_advice_and_then_the_model_is_loaded(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     controller = served.services.controller
+    begun, may_read, read = threading.Event(), threading.Event(), ChatModel._read_model
+
+    def read_later(*args: Any) -> Any:
+        begun.set()
+        assert may_read.wait(PATIENCE_S)
+        return read(*args)
+
+    monkeypatch.setattr(ChatModel, "_read_model", read_later)
     async with visiting(served) as owner:
         assert "Check hardware fit" in (await owner.get(f"{MODELS}/fit")).text
         unknown = await owner.get(f"{MODELS}/fit", model="nowhere", context_tokens="12")
@@ -106,14 +117,17 @@ async def test_advice_and_then_the_model_is_loaded(served: Served) -> None:
         assert (unknown.status_code, "neither a folder" in unknown.text) == (400, True)
         advised = await owner.get(f"{MODELS}/fit", model=str(DEMO_MODEL))
         assert "the cluster has no machine" in advised.text
-        async with served.services.loading:
-            # Another admin's model is being read: no page offers what would be refused.
-            busy = [await owner.get(f"{MODELS}/fit", model=str(DEMO_MODEL)), await owner.get(MODELS)]
-            assert [f'action="{MODELS}/cluster"' in each.text for each in busy] == [False, False]
         assert f'action="{MODELS}/cluster"' in (await owner.get(MODELS)).text
         refused = await owner.post(f"{MODELS}/cluster")
         assert (refused.status_code, "Enter a value." in refused.text) == (400, True)
         await owner.post(f"{MODELS}/cluster", model=str(DEMO_MODEL))
+        assert await asyncio.to_thread(begun.wait, PATIENCE_S)
+        # A model is being read: no page offers what would be refused.
+        busy = [await owner.get(f"{MODELS}/fit", model=str(DEMO_MODEL)), await owner.get(MODELS)]
+        assert [f'action="{MODELS}/cluster"' in each.text for each in busy] == [False, False]
+        second = await owner.post(f"{MODELS}/cluster", model=str(DEMO_MODEL))
+        assert (second.status_code, "is loading now" in second.text) == (409, True)
+        may_read.set()
         await until(lambda: controller.chat.model is not None)
         shown = await owner.get(MODELS)
         assert controller.chat.model

@@ -12,7 +12,7 @@ import pytest
 from accounting.ledger.postings import Posting
 from cluster.trust.addresses import Target
 from gateway.app import create_app, open_services
-from gateway.console.pages.overview.values import charts
+from gateway.console.pages.overview.values import Load, charts
 from gateway.identity.audit import Filter
 from gateway.identity.key_rows import KeyTerms
 from gateway.settings import CloudModel, CloudSettings, CostsSettings, Settings
@@ -177,9 +177,10 @@ async def test_a_key_that_may_not_administer_opens_no_view_of_others(instance: M
 
 
 async def test_charts_go_back_as_far_as_is_asked_and_not_beyond_the_start(instance: Marketplace) -> None:
-    history = instance.services.history
+    services, history = instance.services, instance.services.history
     history.since_s = time.time() - 100
-    drawn = charts(instance.services, "quarter")
+    load = Load(services.lanes, history, services.metrics, services.admission, services.turns)
+    drawn = charts(load, "quarter")
     assert 19 <= len(drawn["throughput"]) <= 21
     assert drawn["lanes"] == ["cluster", "pool", "cloud"]
     assert 'href="/console?span=day" aria-current="true"' in await shown(instance, "owner", "/console?span=day")

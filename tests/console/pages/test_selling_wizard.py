@@ -9,9 +9,9 @@ import pytest
 from accounting.money import Price
 from gateway.admin.settings_file import SettingsFile, as_toml, with_section
 from gateway.console.pages.selling.wares_here import share_nano, suggested
-from gateway.identity.audit import Filter
+from gateway.identity.audit import AuditLog, Filter
 from market.settings.seller import SellingSettings
-from runtime.errors import Conflict
+from runtime.errors import Conflict, Overloaded
 from tests.console.browsing import visiting
 from tests.console.pages.settings_files import settings_file
 from tests.fakes import pool_servers as servers
@@ -190,6 +190,23 @@ async def test_a_file_that_is_odd_or_cannot_be_replaced_is_no_mistake_of_ours(se
         with settings_file(served, "[log]\nlevel = 'info'\n") as file:
             assert (await owner.post(f"{SELLING}/list/unlist", model="none")).status_code == 404
             assert "selling" not in file.read_text()
+
+
+async def test_nothing_is_saved_that_the_audit_log_does_not_have(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise Overloaded("The audit log is full.")
+
+    named = '[selling]\n[[selling.models]]\nmodel = "other"\n'
+    named += "prompt_usd_per_mtok = '1.00'\ncompletion_usd_per_mtok = '2.00'\n"
+    async with visiting(served) as owner:
+        monkeypatch.setattr(AuditLog, "add", full)
+        with settings_file(served, named) as file:
+            refused = await owner.post(f"{SELLING}/list/write", **GIVEN)
+            assert (refused.status_code, "The audit log is full." in refused.text) == (409, True)
+            assert (await owner.post(f"{SELLING}/list/unlist", model="other")).status_code == 503
+            assert file.read_text() == named
 
 
 async def test_the_key_of_one_marketplace_is_never_sent_to_another(served: Served) -> None:

@@ -11,9 +11,8 @@ import pytest
 
 from cluster.trust.addresses import Target
 from gateway.api.admin import HEADER
-from gateway.app import create_app, open_services
+from gateway.app import Services, create_app, open_services
 from gateway.identity.key_rows import KeyTerms
-from gateway.services import Services
 from gateway.settings import DatabaseSettings, IdentitySettings, PaymentsSettings, Settings
 from tests.databases import prepared
 

@@ -7,6 +7,7 @@ import pytest
 
 from accounting.money import parse_usd
 from gateway.billing.ledger_service import LedgerService
+from gateway.billing.verification import Reply, VerifyQuestion, verify_in_process
 from tests.gateway.api.conftest import Serve
 
 pytestmark = pytest.mark.anyio
@@ -49,12 +50,23 @@ async def test_an_operator_sees_blocks_and_that_they_hold(serve: Serve) -> None:
         assert health["unproven"] == {"age_s": 0.0, "events": 0, "trouble": None}
 
 
-async def test_one_verification_at_a_time(serve: Serve) -> None:
+async def test_one_verification_at_a_time(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, may_end = asyncio.Event(), asyncio.Event()
+
+    async def verify_later(question: VerifyQuestion) -> Reply:
+        begun.set()
+        await may_end.wait()
+        return await verify_in_process(question)
+
+    monkeypatch.setattr("gateway.admin.ledger_checks.verify_in_process", verify_later)
     async with serve() as served, served.machine as machine:
-        async with served.services.verifying:
-            refused = await machine.get(f"{LEDGER}/verify")
+        first = asyncio.create_task(machine.get(f"{LEDGER}/verify"))
+        await begun.wait()
+        refused = await machine.get(f"{LEDGER}/verify")
+        may_end.set()
         assert refused.status_code in (429, 503)
         assert "retry-after" in refused.headers
+        assert (await first).status_code == 200
 
 
 async def test_it_is_for_operators(serve: Serve) -> None:

@@ -136,8 +136,14 @@ async def test_the_machine_prints_the_first_link_and_one_for_anybody(
         assert "no gateway is running" in printed("users", "password", "owner")
         monkeypatch.setenv("MILLRACE_IDENTITY__PUBLIC_URL", "https://mill.example")
         assert "User 'ann' not found" in printed("users", "password", "ann")
+        root, services = "http://10.0.0.1:8000", served.services
         running = Running(
-            "http://10.0.0.1:8000/v1", "http://10.0.0.1:8000/console", Target("h", 1), served.services
+            f"{root}/v1",
+            f"{root}/console",
+            Target("h", 1),
+            services.settings,
+            services.directory,
+            services.controller,
         )
         told = "set one within an hour for admin access to the console:"
         link = _first_password(running).removeprefix(f"{told} http://10.0.0.1:8000")

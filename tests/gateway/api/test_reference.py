@@ -13,11 +13,9 @@ from starlette.routing import BaseRoute
 from cluster.trust.addresses import Target
 from gateway.api.edge import BoundedBodies
 from gateway.api.reference import ADMINS, ANYONE, KEY, OPERATORS, entries, page
-from gateway.app import open_services
+from gateway.app import Services, create_web, open_services
 from gateway.dialects.routes import ROUTES
-from gateway.services import Services
 from gateway.settings import Settings
-from gateway.web import make_web
 from market.settings.marketplace import MarketplaceSettings
 from tests.databases import prepared
 from tests.gateway.api.conftest import Served
@@ -36,7 +34,7 @@ _HOT = {route.path for route in ROUTES}
 async def instance_in(tmp_path: Path) -> AsyncIterator[Served]:
     settings = Settings(data_dir=tmp_path, marketplace=MarketplaceSettings(enabled=True))
     async with open_services(settings, prepared(tmp_path)) as services:
-        yield Served(services, make_web(services, Target("127.0.0.1", 1)))
+        yield Served(services, create_web(services, Target("127.0.0.1", 1)))
 
 
 def test_the_page_of_routes_is_the_routes() -> None:
@@ -85,7 +83,7 @@ async def test_who_may_call_is_as_it_says(tmp_path: Path) -> None:
 
 def routes_of(services: Services) -> list[BaseRoute]:
     """Those of the app inside of the bound on bodies."""
-    bounded = make_web(services, Target("127.0.0.1", 1))
+    bounded = create_web(services, Target("127.0.0.1", 1))
     assert isinstance(bounded, BoundedBodies)
     app = bounded._app
     assert isinstance(app, FastAPI)

@@ -12,13 +12,11 @@ from typing import Any, TypeAlias
 import uvicorn
 
 from cluster.trust.addresses import Target
-from gateway.app import create_app, make_generate_handler, open_services
+from gateway.app import Services, create_app, make_generate_handler, open_services
 from gateway.http.hot import HotProtocol
 from gateway.lanes.base import Lane
-from gateway.lanes.pool.lane import PoolLane
 from gateway.requests.factory import build_request_paths
 from gateway.routing.router import Router
-from gateway.services import Services
 from gateway.settings import LaneName, PoolBackend, PoolSettings, Settings
 from tests.databases import prepared
 
@@ -209,8 +207,6 @@ async def edge(
 def with_lanes(services: Services, lanes: dict[LaneName, Lane]) -> Services:
     """The same gateway with other lanes."""
     router = Router(lanes, services.health, services.settings.routing)
-    pool = services.lanes["pool"]
-    assert isinstance(pool, PoolLane)
     requests = build_request_paths(
         services.settings,
         admission=services.admission,
@@ -224,7 +220,7 @@ def with_lanes(services: Services, lanes: dict[LaneName, Lane]) -> Services:
         ledger=services.ledger,
         limits=services.limits,
         metrics=services.metrics,
-        pool=pool.pool,
+        pool=services.pool.pool,
         router=router,
         turns=services.turns,
     )

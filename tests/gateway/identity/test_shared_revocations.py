@@ -1,12 +1,17 @@
 """A key revoked at one gateway is refused at the others through etcd, without asking the database."""
 
 import asyncio
+import json
 import signal
+from base64 import b64encode
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
+import structlog
+from aiohttp import web
 from sqlalchemy import Engine
 
 from gateway.identity.etcd_members import EtcdMembers, EtcdUnavailable
@@ -98,6 +103,45 @@ async def test_without_a_member_that_answers_the_database_decides(engine: Engine
         assert keys.find(issued.token) is None
         with pytest.raises(EtcdUnavailable):
             await shared.add(issued.row.key_id)
+
+
+@asynccontextmanager
+async def member_saying(ranges: list[dict[str, Any]], watches: list[dict[str, Any]]) -> AsyncIterator[str]:
+    """A member of etcd with these answers; the last one of each is repeated."""
+
+    async def answer(request: web.Request) -> web.Response:
+        left = ranges if request.path.endswith("/range") else watches
+        return web.Response(text=json.dumps(left.pop(0) if len(left) > 1 else left[0]) + "\n")
+
+    app = web.Application()
+    app.router.add_post("/v3/{what:.*}", answer)
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    try:
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
+    finally:
+        await runner.cleanup()
+
+
+def range_of(*key_ids: str) -> dict[str, Any]:
+    names = [b64encode(f"millrace/revoked/{key_id}".encode()).decode() for key_id in key_ids]
+    return {"header": {"revision": "1"}, "kvs": [{"key": name} for name in names]}
+
+
+@pytest.mark.parametrize("odd", [{}, {"header": {"revision": "x"}}, {"kvs": 5}])
+async def test_an_odd_answer_of_etcd_is_told_and_the_next_one_is_read(engine: Engine, odd: dict[str, Any]) -> None:
+    ranges: list[dict[str, Any]] = [odd, range_of("first"), odd, range_of("first", "second")]
+    watches: list[dict[str, Any]] = [{"result": {"events": [{}]}}, {"result": {}}]
+    async with member_saying(ranges, watches) as url:
+        settings, keys = CoordinationSettings(etcd_urls=(url,)), keys_of(engine)
+        with structlog.testing.capture_logs() as told:
+            async with share_revocations(settings, keys) as shared:
+                await until(lambda: "second" in shared)
+        assert told[0]["event"] == "etcd does not answer yet"
+        reasons = [entry["reason"] for entry in told if entry["event"] == "revocations not received"]
+        assert len(reasons) == 2
+        assert all("malformed" in reason for reason in reasons)
 
 
 @needs_etcd

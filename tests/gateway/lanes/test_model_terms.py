@@ -9,12 +9,11 @@ import pytest
 from accounting.metering.versions import versions_of
 from accounting.money import Nano, Price
 from cluster.trust.addresses import Target
-from gateway.app import create_app, open_services
+from gateway.app import Services, create_app, open_services
 from gateway.billing import model_terms
 from gateway.billing.model_terms import Alias, ModelTerms, OwnPrice, Terms
 from gateway.identity.audit import MACHINE, Filter
 from gateway.lanes.pool.lane import PoolLane
-from gateway.services import Services
 from gateway.settings import CloudModel, CloudSettings, Settings
 from gateway.settings.pool import PoolSettings
 from tests.databases import prepared

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from accounting.money import Price
+from gateway.app import Services
 from gateway.batches.reply import BatchReply
 from gateway.dialects.routes import ROUTES
 from gateway.identity.caller import Caller
 from gateway.quota import Measure, Quota
 from gateway.requests.batch_jobs.dispatch import send_request
-from gateway.services import Services
 from gateway.settings import PoolBackend, RoutingSettings
 from runtime.request_ids import new_request_id
 from tests.gateway.http.edges import Writer, backend, until, whole

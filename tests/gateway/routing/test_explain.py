@@ -10,10 +10,9 @@ import pytest
 
 from cluster.trust.addresses import Target
 from gateway.api.authority import HEADER
-from gateway.app import create_app, open_services
+from gateway.app import Services, create_app, open_services
 from gateway.lanes.base import Lane
 from gateway.routing.router import Router
-from gateway.services import Services
 from gateway.settings import LaneName, Settings
 from tests.databases import prepared
 from tests.gateway.routing.offers import CLOUD, CLUSTER, EVERYBODY, POOL, Bench, call

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Response
 from sqlalchemy.orm import Session
 
+from gateway.app_state import Ledger
 from gateway.console.access import Viewer, Visitor
 from gateway.console.pages.keys.figures import limit_lines
 from gateway.console.pages.keys.limits import place_of
@@ -21,9 +22,9 @@ Start = Annotated[int, Query(ge=0, le=10**6)]
 
 
 @router.get("")
-async def show(visitor: Viewer, start: Start = 0) -> Response:
+async def show(visitor: Viewer, ledger: Ledger, start: Start = 0) -> Response:
     """Show a page of limits. Each limit needs a query of the usage rows, so the page size is bounded."""
-    values = await visitor.services.ledger.look(lambda session: _look(session, visitor, start))
+    values = await ledger.look(lambda session: _look(session, visitor, start))
     return page(
         "balance/budgets.html",
         visitor,

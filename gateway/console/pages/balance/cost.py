@@ -8,14 +8,15 @@ from fastapi import APIRouter, Response
 
 from accounting.metering.usage import UsageTotal
 from gateway.admin.authority import scope_of as part_of
-from gateway.admin.usage import usage_of
+from gateway.admin.usage import usage_in
+from gateway.app_state import Lanes, Ledger, Settings
 from gateway.billing.request_filter import RequestFilter
 from gateway.console.access import Viewer, Visitor
 from gateway.console.figures.cloud_prices import CloudEquals
 from gateway.console.figures.month import Cell, against_cloud, daily, month
-from gateway.console.figures.usage import DAYS, UsageFigures
+from gateway.console.figures.usage import DAYS
 from gateway.console.pages.keys.fields import Plain
-from gateway.console.pages.overview.values import Scope, key_name, key_uses, scope_of, users
+from gateway.console.pages.overview.values import Scope, Usage, key_name, key_uses, scope_of, users
 from gateway.console.renderer import page
 from gateway.parameters import sheet
 
@@ -28,21 +29,28 @@ By = Literal["model", "key"]
 
 
 @router.get("")
-async def show(visitor: Viewer, by: By = "model", whose: Plain = "") -> Response:
+async def show(
+    visitor: Viewer,
+    ledger: Ledger,
+    lanes: Lanes,
+    settings: Settings,
+    usage: Usage,
+    by: By = "model",
+    whose: Plain = "",
+) -> Response:
     """Show the last thirty days, UTC: all that the visitor may see, or one scope as limits name it."""
     scope = _scope(visitor)
-    usage: UsageFigures = visitor.request.app.state.console.usage
     part = await _part(visitor, whose) if whose else scope.name
     rows = await usage.rows(part)
     prices = {}
     if scope.is_instance:
-        equals = CloudEquals(visitor.services.lanes, visitor.services.settings.costs.compared_with)
+        equals = CloudEquals(lanes, settings.costs.compared_with)
         prices = await asyncio.to_thread(equals.prices, {row.model for row in rows})
     now_ns = time.time_ns()
     spent = month(rows, prices, now_ns, DAYS)
     values: dict[str, Any] = {"spent": spent, "models": spent.by_model[:MODELS_SHOWN], "keys": []}
     if by == "key":
-        uses = await key_uses(visitor.services, usage, part)
+        uses = await key_uses(ledger, usage, part)
         names = {use.key_id: use.name for use in uses}
         values["keys"] = sorted(uses, key=lambda use: (-use.charged_nano, -use.tokens, use.name))[:KEYS_SHOWN]
         totals = await usage.key_days(part)
@@ -65,9 +73,10 @@ async def show(visitor: Viewer, by: By = "model", whose: Plain = "") -> Response
 
 
 @router.get("/csv")
-async def download(visitor: Viewer, by: By = "model", whose: Plain = "") -> Response:
+async def download(visitor: Viewer, ledger: Ledger, by: By = "model", whose: Plain = "") -> Response:
     """Download the same days in the form of the accounting API's usage report. Raises NotFound, RoleForbids."""
-    found = await usage_of(visitor.authority, f"day,{by}", whose or _scope(visitor).name or "all")
+    groups, scope = f"day,{by}", whose or _scope(visitor).name or "all"
+    found = await ledger.look(lambda session: usage_in(session, visitor.authority, groups, scope))
     return sheet("usage", found.columns, [list(row.values()) for row in found.rows], found.next)
 
 

@@ -7,7 +7,8 @@ from pydantic import BaseModel, Field
 
 from accounting.ledger.health import RULES
 from gateway.admin.fields import Facts
-from gateway.admin.ledger_checks import CHECKPOINT, show_blocks, show_health, verify
+from gateway.admin.ledger_checks import CHECKPOINT, show_blocks, show_health
+from gateway.app_state import Ledger, Storage, Verifier
 from gateway.console.access import Operator, Visitor, refuse_weak_key
 from gateway.console.forms import Form, pressed, read_form, submit
 from gateway.console.renderer import page, partial
@@ -29,46 +30,44 @@ class VerifyForm(BaseModel):
 
 
 @router.get("")
-async def show(visitor: Operator, block: Block = None) -> Response:
+async def show(visitor: Operator, ledger: Ledger, storage: Storage, block: Block = None) -> Response:
     """Show the ledger with the newest blocks, or those up to `block`."""
     refuse_weak_key(visitor)
-    return await _page(visitor, await show_health(visitor.services, deep=False), block)
+    health = await show_health(ledger, storage.trouble, deep=False)
+    return await _page(visitor, ledger, health, block)
 
 
 @router.post("/check")
-async def check_rules(visitor: Operator) -> Response:
+async def check_rules(visitor: Operator, ledger: Ledger, storage: Storage) -> Response:
     """Check every rule now, including those that sum all entries; at most once a minute."""
     await pressed(visitor)
-    return await _page(visitor, await show_health(visitor.services, deep=True))
+    return await _page(visitor, ledger, await show_health(ledger, storage.trouble, deep=True))
 
 
 @router.post("/verify")
-async def verify_blocks(visitor: Operator) -> Response:
+async def verify_blocks(visitor: Operator, verifier: Verifier) -> Response:
     form = await read_form(visitor, VerifyForm)
 
     verdict, form = await submit(
         form,
-        lambda fields: verify(
-            visitor.services, from_block=fields.from_block, known=fields.known, limit_s=VERIFY_S
-        ),
+        lambda fields: verifier.verify(from_block=fields.from_block, known=fields.known, limit_s=VERIFY_S),
     )
     status = 200 if verdict is not None else 400
     return partial("balance/verdict.html", visitor, status, verdict=verdict, form=form)
 
 
-async def _page(visitor: Visitor, health: Facts, block: int | None = None) -> Response:
-    ledger = visitor.services.ledger
+async def _page(visitor: Visitor, ledger: Ledger, health: Facts, block: int | None = None) -> Response:
     newest = ledger.checkpoint.n if ledger.checkpoint else 0
     last = min(block or newest, newest)
     # The oldest page has the remaining blocks, without repeating any.
     rows = min(max(1, last), BLOCKS_SHOWN)
-    proofs = await show_blocks(visitor.services, last - rows if last else 0, rows)
+    proofs = await show_blocks(ledger, last - rows if last else 0, rows)
     form: Form[VerifyForm] = Form()
     return page(
         "balance/ledger.html",
         visitor,
         health=health,
-        rules=_rules(visitor, health),
+        rules=_rules(ledger, health),
         looked_s=next(iter(ledger.inspection.age_s().values()), None),
         blocks=[_block(block) for block in reversed(proofs["blocks"])],
         checkpoint=proofs["checkpoint"],
@@ -79,9 +78,9 @@ async def _page(visitor: Visitor, health: Facts, block: int | None = None) -> Re
     )
 
 
-def _rules(visitor: Visitor, health: Facts) -> list[dict[str, Any]]:
+def _rules(ledger: Ledger, health: Facts) -> list[dict[str, Any]]:
     """Return each rule with its state: `holds`, `broken`, or `accepted` if all violations were accepted."""
-    last = {name: bool(is_broken) for (name,), is_broken in visitor.services.ledger.inspection.by_rule().items()}
+    last = {name: bool(is_broken) for (name,), is_broken in ledger.inspection.by_rule().items()}
     found = {each["rule"]: (each, "broken") for each in health["broken"]}
     for each in health["accepted"]:
         found.setdefault(each["rule"], (each, "accepted"))

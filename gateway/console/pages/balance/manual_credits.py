@@ -13,7 +13,7 @@ from gateway.admin.credit import FromOwnPool, NewCredit, PromoForDays
 from gateway.admin.ledger_access import Booked, LedgerAccess
 from gateway.admin.manual_entries import Correction, Goodwill, correct, give_goodwill
 from gateway.billing.asked import id_of
-from gateway.console.access import Operator, Visitor, refuse_weak_key
+from gateway.console.access import Access, Operator, Visitor, refuse_weak_key
 from gateway.console.forms import Form, fresh, submit_once
 from gateway.console.pages.balance.whose import PATH
 from gateway.console.pages.keys.fields import Plain
@@ -46,22 +46,23 @@ async def ask(visitor: Operator, to: Plain = "") -> Response:
 
 
 @router.post("/give")
-async def give(visitor: Operator) -> Response:
-    return await _give(visitor, "give", GiveForm, "credit", credit.give)
+async def give(visitor: Operator, access: Access) -> Response:
+    return await _give(visitor, access, "give", GiveForm, "credit", credit.give)
 
 
 @router.post("/grant")
-async def grant(visitor: Operator) -> Response:
-    return await _give(visitor, "grant", PromoForDays, "promo", credit.give_promo)
+async def grant(visitor: Operator, access: Access) -> Response:
+    return await _give(visitor, access, "grant", PromoForDays, "promo", credit.give_promo)
 
 
 @router.post("/return")
-async def give_back(visitor: Operator) -> Response:
-    return await _give(visitor, "back", FromOwnPool, "pool-return", credit.return_from_pool, "returned to")
+async def give_back(visitor: Operator, access: Access) -> Response:
+    return await _give(visitor, access, "back", FromOwnPool, "pool-return", credit.return_from_pool, "returned to")
 
 
 async def _give(
     visitor: Visitor,
+    access: LedgerAccess,
     name: str,
     model: type[M],
     what: str,
@@ -69,8 +70,8 @@ async def _give(
     verb: str = "",
 ) -> Response:
     """Post the entry of the form `name`, and show the credits of its user or organization."""
-    ledger, actor = visitor.authority.ledger, visitor.actor.name
-    given, form = await submit_once(visitor, model, lambda new, once: work(ledger, id_of(what, actor, once), new))
+    actor = visitor.actor.name
+    given, form = await submit_once(visitor, model, lambda new, once: work(access, id_of(what, actor, once), new))
     if given is None:
         return await credits_page(visitor, "", **{name: form})
     to, amount = given.facts["to"], f"${given.facts['amount']}"
@@ -117,11 +118,11 @@ def _known(visitor: Visitor, chosen: str) -> tuple[list[User], list[Organization
 
 
 @router.post("/goodwill")
-async def make_good(visitor: Operator) -> Response:
+async def make_good(visitor: Operator, access: Access) -> Response:
     """Give credits that do not expire, paid by this gateway."""
-    ledger, actor = visitor.authority.ledger, visitor.actor.name
+    actor = visitor.actor.name
     given, form = await submit_once(
-        visitor, Goodwill, lambda new, once: give_goodwill(ledger, id_of("goodwill", actor, once), new)
+        visitor, Goodwill, lambda new, once: give_goodwill(access, id_of("goodwill", actor, once), new)
     )
     if given is None:
         return await credits_page(visitor, good=form)
@@ -129,11 +130,9 @@ async def make_good(visitor: Operator) -> Response:
 
 
 @router.post("/correct")
-async def put_right(visitor: Operator) -> Response:
+async def put_right(visitor: Operator, access: Access) -> Response:
     """Post a separate entry; existing entries are never changed."""
-    booked, form = await submit_once(
-        visitor, Correction, lambda fields, _: correct(visitor.authority.ledger, fields)
-    )
+    booked, form = await submit_once(visitor, Correction, lambda fields, _: correct(access, fields))
     if booked is None:
         return await credits_page(visitor, fix=form)
     what = "was posted before" if booked.posted.replayed else "posted"

@@ -10,8 +10,8 @@ from accounting.chart import SUSPENSE
 from accounting.ledger.balances import balance
 from gateway.admin import payments
 from gateway.admin.fields import Facts, Text
-from gateway.admin.payments import payments_of
-from gateway.console.access import Operator, Visitor, refuse_weak_key
+from gateway.app_state import Payments
+from gateway.console.access import Access, Operator, Visitor, refuse_weak_key
 from gateway.console.forms import Form, NoFields, fresh, pressed, submit_once
 from gateway.console.pages.balance.whose import PATH
 from gateway.console.renderer import go, page
@@ -35,49 +35,47 @@ class ThawForm(BaseModel):
 
 
 @router.get("")
-async def show(visitor: Operator) -> Response:
+async def show(visitor: Operator, access: Access) -> Response:
     refuse_weak_key(visitor)
-    return await _page(visitor, fresh())
+    return await _page(visitor, access, fresh())
 
 
 @router.post("/reconcile")
-async def reconcile(visitor: Operator) -> Response:
+async def reconcile(visitor: Operator, payments_service: Payments, access: Access) -> Response:
     """Compare Stripe with the ledger now."""
-    payments_service = payments_of(visitor.services)
     found, form = await submit_once(
         visitor, NoFields, lambda *_: payments_service.ask(payments_service.keeper.reconcile)
     )
     if found is None:
-        return await _page(visitor, form, 400)
+        return await _page(visitor, access, form, 400)
     count = found["unmatched_count"]
     result = "all match" if not count else f"{count} do not match"
     return go(visitor, _PAYMENTS, f"{found['compared']} transactions compared: {result}.")
 
 
 @router.post("/messages/{message}/retry")
-async def retry(visitor: Operator, message: Message) -> Response:
+async def retry(visitor: Operator, payments_service: Payments, message: Message) -> Response:
     """Retry a Stripe webhook that failed too often. Raises NotFound."""
-    payments_service = payments_of(visitor.services)
     await pressed(visitor)
     await payments.retry_now(payments_service, visitor.authority, message)
     return go(visitor, _PAYMENTS, f"{message} will be retried.")
 
 
 @router.post("/freeze")
-async def freeze(visitor: Operator) -> Response:
+async def freeze(visitor: Operator, payments_service: Payments, access: Access) -> Response:
     """Stop a user from spending and buying until an admin unfreezes them."""
-    done, form = await _freeze(visitor, FreezeForm)
+    done, form = await _freeze(visitor, payments_service, FreezeForm)
     if done is None:
-        return await _page(visitor, form, 400)
+        return await _page(visitor, access, form, 400)
     return go(visitor, f"{_PAYMENTS}#frozen", f"{done['user']} is frozen.")
 
 
 @router.post("/thaw")
-async def thaw(visitor: Operator) -> Response:
+async def thaw(visitor: Operator, payments_service: Payments, access: Access) -> Response:
     """Let a user spend again, unless a dispute is open."""
-    done, form = await _freeze(visitor, ThawForm)
+    done, form = await _freeze(visitor, payments_service, ThawForm)
     if done is None:
-        return await _page(visitor, form, 400)
+        return await _page(visitor, access, form, 400)
     still = done["frozen"]
     return go(
         visitor,
@@ -86,8 +84,9 @@ async def thaw(visitor: Operator) -> Response:
     )
 
 
-async def _freeze(visitor: Visitor, model: type[FreezeForm] | type[ThawForm]) -> tuple[Facts | None, Form[Any]]:
-    payments_service = payments_of(visitor.services)
+async def _freeze(
+    visitor: Visitor, payments_service: Payments, model: type[FreezeForm] | type[ThawForm]
+) -> tuple[Facts | None, Form[Any]]:
     return await submit_once(
         visitor,
         model,
@@ -95,12 +94,12 @@ async def _freeze(visitor: Visitor, model: type[FreezeForm] | type[ThawForm]) ->
     )
 
 
-async def _page(visitor: Visitor, form: Form[Any], status: int = 200) -> Response:
-    payments_service = visitor.services.payments_service
+async def _page(visitor: Visitor, access: Access, form: Form[Any], status: int = 200) -> Response:
+    ledger, payments_service = access.ledger, access.payments_service
     if payments_service is None:
         return page("balance/no_payments.html", visitor, tab="payments")
-    facts = await payments.show_payments(payments_service, visitor.authority)
-    suspense = await visitor.services.ledger.look(lambda session: balance(session, SUSPENSE))
+    facts = await payments.show_payments(payments_service, ledger)
+    suspense = await ledger.look(lambda session: balance(session, SUSPENSE))
     users: list[User] = await asyncio.to_thread(visitor.directory.users.users)
     return page(
         "balance/payments.html",

@@ -8,6 +8,7 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 
 from accounting.money import format_usd
 from gateway.admin.statement import COLUMNS, row
+from gateway.app_state import Ledger
 from gateway.console.access import Viewer
 from gateway.console.forms import Form, check
 from gateway.console.pages.balance.behind import lines_of
@@ -42,11 +43,10 @@ Asked = Annotated[Form[LineFilter], Depends(_asked)]
 
 @router.get("")
 async def show(
-    visitor: Viewer, form: Asked, user: Plain = "", organization: Plain = "", before: Before = None
+    visitor: Viewer, ledger: Ledger, form: Asked, user: Plain = "", organization: Plain = "", before: Before = None
 ) -> Response:
     """Show the statement. Raises NotFound for an account of another owner."""
     whose = await whose_of(visitor, user, organization)
-    ledger = visitor.services.ledger
     known = await ledger.look(lambda session: accounts_of(session, whose))
     values: dict[str, Any] = {"form": form, "whose": whose, "accounts": known, "kinds": KINDS, "tab": "statement"}
     if form.value is None:
@@ -66,14 +66,16 @@ async def show(
 
 
 @router.get("/csv")
-async def download(visitor: Viewer, form: Asked, user: Plain = "", organization: Plain = "") -> Response:
+async def download(
+    visitor: Viewer, ledger: Ledger, form: Asked, user: Plain = "", organization: Plain = ""
+) -> Response:
     """Download the newest lines, sent while they are read. Raises RequestInvalid, NotFound."""
     whose, filters = await whose_of(visitor, user, organization), form.whole()
-    codes = await visitor.services.ledger.look(lambda session: codes_of(session, whose, filters.account))
+    codes = await ledger.look(lambda session: codes_of(session, whose, filters.account))
 
     async def read(before: int | None, limit: int) -> tuple[Rows, int | None]:
         look = partial(read_lines, codes=codes, filters=filters, before_seq=before, limit=limit)
-        found = await visitor.services.ledger.look(look)
+        found = await ledger.look(look)
         return [_row(shown) for shown in found.lines], found.before
 
     return streamed_sheet("statement", (*COLUMNS, *_MORE_COLUMNS), read)

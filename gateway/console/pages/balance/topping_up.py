@@ -4,7 +4,7 @@ What talks to Stripe is imported only where payments exist: a gateway without th
 """
 
 import asyncio
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Response
 from pydantic import BaseModel
@@ -14,7 +14,8 @@ from accounting.payments.tables import Payer, Topup, TopupRefund
 from accounting.payments.terms import Quote, quote
 from gateway.admin import payments
 from gateway.admin.credit import Amount
-from gateway.admin.payments import AutoTopup, NewTopup, PerDay, list_payments, payments_of, show_payment
+from gateway.admin.payments import AutoTopup, NewTopup, PerDay, list_payments, show_payment
+from gateway.app_state import OptionalPayments, Payments
 from gateway.console.access import Operator, Viewer, Visitor, refuse_weak_key
 from gateway.console.forms import Form, fresh, pressed, submit_once
 from gateway.console.live import live_parts
@@ -22,9 +23,6 @@ from gateway.console.pages.balance.whose import PATH
 from gateway.console.pages.keys.fields import Plain
 from gateway.console.renderer import go, page
 from runtime.times import at
-
-if TYPE_CHECKING:
-    from gateway.billing.payments.payments_service import PaymentsService
 
 ROWS = 20
 _TOPUPS = f"{PATH}/topups"
@@ -46,92 +44,92 @@ class RefundForm(BaseModel):
 
 
 @router.get("/topups")
-async def show(visitor: Viewer, user: Plain = "", before: Plain = "") -> Response:
+async def show(
+    visitor: Viewer, payments_service: OptionalPayments, user: Plain = "", before: Plain = ""
+) -> Response:
     """Show the visitor's own top-ups; instance admins may also see a user's, or with `all` everyone's."""
-    return await _page(visitor, user=user, before=before)
+    return await _page(visitor, payments_service, user=user, before=before)
 
 
 @router.post("/topups")
-async def open_one(visitor: Viewer) -> Response:
+async def open_one(visitor: Viewer, payments_service: Payments) -> Response:
     """Start a top-up and redirect to the page where it is paid."""
-    payments_service = payments_of(visitor.services)
     user_id = visitor.caller.user_id
     opened, form = await submit_once(
         visitor, NewTopup, lambda fields, once: payments.open_topup(payments_service, user_id, once, fields)
     )
     if opened is None:
-        return await _page(visitor, form, status=400)
+        return await _page(visitor, payments_service, form, status=400)
     if opened.status == "open" and opened.url:
         return go(visitor, opened.url)
     return go(visitor, f"{_TOPUPS}/{opened.id}")
 
 
 @router.post("/auto")
-async def set_auto(visitor: Viewer) -> Response:
+async def set_auto(visitor: Viewer, payments_service: Payments) -> Response:
     """Turn on automatic purchases with the saved method when credits fall below the threshold."""
-    payments_service = payments_of(visitor.services)
     user_id = visitor.caller.user_id
     done, form = await submit_once(
         visitor, AutoForm, lambda fields, _: payments.set_auto(payments_service, user_id, fields)
     )
     if done is None:
-        return await _page(visitor, auto_form=form, status=400)
+        return await _page(visitor, payments_service, auto_form=form, status=400)
     return go(visitor, f"{_TOPUPS}#auto", "Automatic top-up is on.")
 
 
 @router.post("/auto/off")
-async def end_auto(visitor: Viewer) -> Response:
-    payments_service = payments_of(visitor.services)
+async def end_auto(visitor: Viewer, payments_service: Payments) -> Response:
     await pressed(visitor)
     await payments.set_auto(payments_service, visitor.caller.user_id, None)
     return go(visitor, f"{_TOPUPS}#auto", "Automatic top-up is off.")
 
 
 @router.get("/topups/{topup_id}")
-async def show_one(visitor: Viewer, topup_id: TopupId) -> Response:
-    return await _one(visitor, topup_id, fresh())
+async def show_one(visitor: Viewer, payments_service: Payments, topup_id: TopupId) -> Response:
+    return await _one(visitor, payments_service, topup_id, fresh())
 
 
 @router.post("/topups/{topup_id}/refund")
-async def refund(visitor: Operator, topup_id: TopupId) -> Response:
+async def refund(visitor: Operator, payments_service: Payments, topup_id: TopupId) -> Response:
     """Refund bought credits to the card that paid for them."""
-    payments_service = payments_of(visitor.services)
     opened, form = await submit_once(
         visitor,
         RefundForm,
         lambda fields, once: payments.open_refund(payments_service, visitor.actor, once, topup_id, fields.amount),
     )
     if opened is None:
-        return await _one(visitor, topup_id, form, 400)
+        return await _one(visitor, payments_service, topup_id, form, 400)
     return go(
         visitor, f"{_TOPUPS}/{topup_id}", f"The refund of ${format_usd(opened.amount_nano)} is {opened.status}."
     )
 
 
 @router.get("/paid")
-async def came_back(visitor: Viewer, session: Plain = "") -> Response:
+async def came_back(visitor: Viewer, payments_service: Payments, session: Plain = "") -> Response:
     """Show the page that Stripe redirects to after payment. It posts nothing: only Stripe's webhook counts."""
-    payments_of(visitor.services)
-    return page("balance/paid.html", visitor, **await _newest(visitor, session), session=session, tab="topups")
+    return page(
+        "balance/paid.html",
+        visitor,
+        **await _newest(visitor, payments_service, session),
+        session=session,
+        tab="topups",
+    )
 
 
 @router.get("/paid/live")
-async def come_back_live(visitor: Viewer, session: Plain = "") -> Response:
-    payments_of(visitor.services)
+async def come_back_live(visitor: Viewer, payments_service: Payments, session: Plain = "") -> Response:
     key, parts = f"paid:{visitor.caller.user_id}:{session}", {"paid-state": "balance/paid_state.html"}
-    return await live_parts(visitor, key, _EVERY_S, parts, lambda: _newest(visitor, session))
+    return await live_parts(visitor, key, _EVERY_S, parts, lambda: _newest(visitor, payments_service, session))
 
 
 @router.get("/cancelled")
-async def gave_up(visitor: Viewer) -> Response:
+async def gave_up(visitor: Viewer, payments_service: Payments) -> Response:
     """Show the page that Stripe redirects to if the user does not pay."""
-    payments_of(visitor.services)
-    return page("balance/cancelled.html", visitor, **await _newest(visitor, ""), tab="topups")
+    return page("balance/cancelled.html", visitor, **await _newest(visitor, payments_service, ""), tab="topups")
 
 
-async def _newest(visitor: Visitor, session: str) -> dict[str, Any]:
+async def _newest(visitor: Visitor, payments_service: Payments, session: str) -> dict[str, Any]:
     """Return the visitor's top-up of a Stripe session, or the newest if the session is unknown."""
-    payments_service = payments_of(visitor.services)
     found = await asyncio.to_thread(payments_service.payments.topups.newest, visitor.caller.user_id, None, _NEWEST)
     by_page = [topup for topup in found if not topup.is_auto]
     named = [topup for topup in by_page if session and topup.session_id == session]
@@ -140,6 +138,7 @@ async def _newest(visitor: Visitor, session: str) -> dict[str, Any]:
 
 async def _page(
     visitor: Visitor,
+    payments_service: OptionalPayments,
     form: Form[Any] | None = None,
     *,
     auto_form: Form[Any] | None = None,
@@ -147,12 +146,11 @@ async def _page(
     before: str = "",
     status: int = 200,
 ) -> Response:
-    payments_service = visitor.services.payments_service
     if payments_service is None:
         return page("balance/no_payments.html", visitor, tab="topups")
     offers = _offers(payments_service)
     auto = await _auto(visitor, payments_service, offers)
-    listed, older, refunds = await _listed(visitor, user, before)
+    listed, older, refunds = await _listed(visitor, payments_service, user, before)
     return page(
         "balance/topups.html",
         visitor,
@@ -171,13 +169,13 @@ async def _page(
     )
 
 
-def _offers(payments_service: "PaymentsService") -> dict[str, Quote]:
+def _offers(payments_service: Payments) -> dict[str, Quote]:
     """Return the prices by the amounts of the form."""
     terms = payments_service.payments.topups.context.terms
     return {format_usd(amount_nano): quote(terms, amount_nano) for amount_nano in terms.topup_amounts_nano}
 
 
-async def _auto(visitor: Visitor, payments_service: "PaymentsService", offers: dict[str, Quote]) -> dict[str, Any]:
+async def _auto(visitor: Visitor, payments_service: Payments, offers: dict[str, Quote]) -> dict[str, Any]:
     """Return the settings for the page; `is_spent` if one more purchase would exceed the month."""
     payer, spent_nano = await payments.show_auto(payments_service, visitor.caller.user_id)
     is_on = payer.auto_below_nano is not None
@@ -206,10 +204,10 @@ def _auto_form(payer: Payer, offers: dict[str, Quote]) -> Form[Any]:
 
 
 async def _listed(
-    visitor: Visitor, user: str, before: str
+    visitor: Visitor, payments_service: Payments, user: str, before: str
 ) -> tuple[list[Topup], str | None, dict[str, list[TopupRefund]]]:
     """Return a page of top-ups, the start of the next page, and the refunds of each."""
-    payments_service, listed_user = payments_of(visitor.services), _whose(visitor, user)
+    listed_user = _whose(visitor, user)
     found, older = await list_payments(
         "topups", payments_service, visitor.authority, listed_user, before or None, ROWS
     )
@@ -229,9 +227,10 @@ def _whose(visitor: Visitor, user: str) -> str | None:
     return None if user == "all" and visitor.is_operator else user
 
 
-async def _one(visitor: Visitor, topup_id: str, form: Form[Any], status: int = 200) -> Response:
+async def _one(
+    visitor: Visitor, payments_service: Payments, topup_id: str, form: Form[Any], status: int = 200
+) -> Response:
     """Show one top-up. Raises NotFound, also for another user's."""
-    payments_service = payments_of(visitor.services)
     topup = await show_payment("topups", payments_service, visitor.authority, topup_id)
     refunds = await payments_service.ask(payments_service.payments.refunds.of_topups, [topup_id])
     return page(

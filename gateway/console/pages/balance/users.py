@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -14,6 +14,7 @@ from accounting.ledger.balances import available, balance
 from accounting.rules.held import Payer
 from accounting.spending.funding_sources import fundings_of
 from gateway.admin.users import list_organizations
+from gateway.app_state import Ledger
 from gateway.console.access import Manager, Visitor, refuse_weak_key
 from gateway.console.pages.keys.fields import Plain
 from gateway.console.renderer import page
@@ -40,22 +41,22 @@ class UserMoney:
 
 
 @router.get("")
-async def show(visitor: Manager, text: Plain = "", after: After = "") -> Response:
+async def show(visitor: Manager, ledger: Ledger, text: Plain = "", after: After = "") -> Response:
     """Show the list. Raises RequestInvalid, and RoleForbids for visitors who may not see other users' money."""
     refuse_weak_key(visitor)
     text, cursor = text.strip(), Cursor.parse(after, "after") if after else None
-    values = await asyncio.to_thread(_look, visitor, text, cursor)
+    values = await asyncio.to_thread(_look, visitor, ledger, text, cursor)
     return page("balance/users.html", visitor, text=text, is_first=cursor is None, tab="users", **values)
 
 
-def _look(visitor: Visitor, text: str, after: Cursor | None) -> dict[str, Any]:
+def _look(visitor: Visitor, ledger: Ledger, text: str, after: Cursor | None) -> dict[str, Any]:
     within = visitor.authority.within(None)
     users = visitor.directory.users
     shown, place = page_of(users.users(within, text, after=after, limit=PAGE_ROWS + 1), PAGE_ROWS)
     pools = list_organizations(visitor.authority)
     with visitor.directory.read() as session:
         return {
-            "users": _money_of(session, visitor, shown),
+            "users": _money_of(session, ledger.frozen_why, shown),
             "found": users.count(within, text),
             "next": place,
             "pools": [
@@ -64,7 +65,7 @@ def _look(visitor: Visitor, text: str, after: Cursor | None) -> dict[str, Any]:
         }
 
 
-def _money_of(session: Session, visitor: Visitor, users: Sequence[User]) -> list[UserMoney]:
+def _money_of(session: Session, frozen_why: Callable[[str], str | None], users: Sequence[User]) -> list[UserMoney]:
     """Read the users' credits with three database queries, whatever the number of users."""
     payers = {user.user_id: Payer(user.user_id, user.organization_id) for user in users}
     funding_lookup = fundings_of(session, list(payers.values()), time.time_ns())
@@ -81,7 +82,7 @@ def _money_of(session: Session, visitor: Visitor, users: Sequence[User]) -> list
                 if ":promo:" in source.account
             ),
             free[owed[user.user_id]],
-            visitor.services.ledger.frozen_why(user.user_id),
+            frozen_why(user.user_id),
         )
         for user in users
     ]

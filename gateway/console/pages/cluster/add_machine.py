@@ -3,19 +3,19 @@
 import time
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Query, Response
 
-from cluster.trust.addresses import Target, is_reachable
+from cluster.trust.addresses import is_reachable
 from cluster.trust.authority import TOKEN_TTL_S
 from gateway.admin import machines
 from gateway.admin.join_command import join_command
+from gateway.app_state import ClusterTarget, Controller
 from gateway.console.access import Operator
 from gateway.console.figures.machines import link_matrix
 from gateway.console.forms import pressed
 from gateway.console.live import LivePage, Points, Region, live_response
 from gateway.console.pages.cluster.state import cluster_state
 from gateway.console.renderer import page
-from gateway.services import Services
 
 _NS_PER_S = 10**9
 
@@ -23,20 +23,18 @@ router = APIRouter(prefix="/console/cluster/add")
 
 
 @router.get("")
-async def ask(request: Request, visitor: Operator) -> Response:
-    cluster: Target = request.app.state.cluster
+async def ask(visitor: Operator, cluster: ClusterTarget) -> Response:
     return page(
         "cluster/add.html", visitor, command="", is_reachable=is_reachable(cluster.host), port=cluster.port
     )
 
 
 @router.post("")
-async def make_command(request: Request, visitor: Operator) -> Response:
+async def make_command(visitor: Operator, controller: Controller, cluster: ClusterTarget) -> Response:
     """Create the command. The machine joins drained: no plan uses it before an admin has seen the preview."""
     await pressed(visitor)
     since_ns = time.time_ns()
-    cluster: Target = request.app.state.cluster
-    made = await machines.create_token(visitor.authority, cluster, aside=True)
+    made = await machines.create_token(visitor.authority, controller, cluster, aside=True)
     return page(
         "cluster/add.html",
         visitor,
@@ -46,23 +44,23 @@ async def make_command(request: Request, visitor: Operator) -> Response:
         fingerprint=made["fingerprint"],
         until_ns=since_ns + int(TOKEN_TTL_S) * _NS_PER_S,
         since_ns=since_ns,
-        **_newcomers(visitor.services, since_ns),
+        **_newcomers(controller, since_ns),
     )
 
 
 @router.get("/live")
-async def live(visitor: Operator, since_ns: Annotated[int, Query(ge=0, lt=2**63)]) -> Response:
-    services = visitor.services
-
+async def live(
+    visitor: Operator, controller: Controller, since_ns: Annotated[int, Query(ge=0, lt=2**63)]
+) -> Response:
     async def render() -> list[Region | Points]:
-        return [Region("newcomers", "cluster/newcomers.html", _newcomers(services, since_ns))]
+        return [Region("newcomers", "cluster/newcomers.html", _newcomers(controller, since_ns))]
 
     return await live_response(visitor, LivePage(f"cluster:add:{since_ns}", render, 1.0))
 
 
-def _newcomers(services: Services, since_ns: int) -> dict[str, Any]:
+def _newcomers(controller: Controller, since_ns: int) -> dict[str, Any]:
     """Return machines that joined since then, with their links to the others."""
-    state = cluster_state(services)
+    state = cluster_state(controller)
     links = {row.node_id: row for row in link_matrix(state.topology)}
     names = [member.name for member in state.topology.members]
     rows = [row for row in state.machines if row.joined_ns >= since_ns and not row.removed_ns]
@@ -70,7 +68,7 @@ def _newcomers(services: Services, since_ns: int) -> dict[str, Any]:
         "newcomers": [
             (row, _measured(links[row.node_id].cells, names) if row.node_id in links else []) for row in rows
         ],
-        "has_model": services.controller.chat.model is not None,
+        "has_model": controller.chat.model is not None,
         "others": len(names) - sum(row.is_here for row in rows),
     }
 

@@ -6,11 +6,13 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Response
 from pydantic import BaseModel, Field
 
+from cluster.control.deployment import Model
 from cluster.control.topology import Topology
 from cluster.errors import ModelNotFound
 from cluster.plans.plan import Plan
 from cluster.trust.identity import NodeId
 from gateway.admin import machines
+from gateway.app_state import Controller
 from gateway.console.access import Operator, Visitor
 from gateway.console.figures.layout import Sketch, sketch
 from gateway.console.forms import read_form
@@ -33,23 +35,26 @@ class Change(BaseModel):
 
 @router.get("")
 async def draft(
-    visitor: Operator, without: Annotated[Ids, Query()] = (), including: Annotated[Ids, Query()] = ()
+    visitor: Operator,
+    controller: Controller,
+    without: Annotated[Ids, Query()] = (),
+    including: Annotated[Ids, Query()] = (),
 ) -> Response:
-    return await _show(visitor, Change(without=without, including=including))
+    return await _show(visitor, controller, Change(without=without, including=including))
 
 
 @router.post("")
-async def apply(visitor: Operator) -> Response:
+async def apply(visitor: Operator, controller: Controller) -> Response:
     """Drain and include machines as shown; the controller then replans automatically.
 
     Raises NotFound, RequestInvalid.
     """
     fields = (await read_form(visitor, Change)).whole()
-    state = cluster_state(visitor.services)
+    state = cluster_state(controller)
     rows = [(state.row(node_id), False) for node_id in fields.without]
     rows += [(state.row(node_id), True) for node_id in fields.including]
     for row, undo in rows:
-        await machines.drain_machine(visitor.authority, row.node_id, undo=undo)
+        await machines.drain_machine(visitor.authority, controller, row.node_id, undo=undo)
     message = " and ".join(f"{row.name} {'joins' if undo else 'is drained'}" for row, undo in rows)
     return go(
         visitor,
@@ -58,8 +63,8 @@ async def apply(visitor: Operator) -> Response:
     )
 
 
-async def _show(visitor: Visitor, change: Change) -> Response:
-    state = cluster_state(visitor.services)
+async def _show(visitor: Visitor, controller: Controller, change: Change) -> Response:
+    state = cluster_state(controller)
     values: dict[str, Any] = {
         "machines": [row for row in state.machines if row.is_here],
         "change": change,
@@ -71,18 +76,20 @@ async def _show(visitor: Visitor, change: Change) -> Response:
         "problem": "",
     }
     try:
-        drafted = await machines.draft_plan(visitor.authority, change.without, change.including)
+        drafted = await machines.draft_plan(controller, change.without, change.including)
     except ModelNotFound:
         values["problem"] = "No model is loaded yet."
     else:
         values |= {"now": drafted.now, "then": drafted.then, "lines": drafted.change}
-        values |= {"drawn_now": state.cluster, "drawn_then": _drawn(visitor, state, drafted.then, change)}
+        values |= {
+            "drawn_now": state.cluster,
+            "drawn_then": _drawn(controller.chat.model, state, drafted.then, change),
+        }
     return page("cluster/draft.html", visitor, **values)
 
 
-def _drawn(visitor: Visitor, state: ClusterState, plan: Plan | None, change: Change) -> Sketch | None:
+def _drawn(model: Model | None, state: ClusterState, plan: Plan | None, change: Change) -> Sketch | None:
     """Draw the cluster with that plan."""
-    model = visitor.services.controller.chat.model
     if plan is None or model is None:
         return None
     known: Topology = state.topology

@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 
 from cluster.control.topology import Topology
+from cluster.controller import Controller
 from cluster.trust.identity import NodeId
 from gateway.console.figures.layout import Sketch, sketch
 from gateway.console.figures.machines import MachineRow, machine_rows
-from gateway.services import Services
 from runtime.errors import NotFound
 
 PICTURE_PARTS = {"cluster-drawing": "cluster/drawing.html", "cluster-table": "cluster/as_table.html"}
@@ -30,8 +30,7 @@ class ClusterState:
         return next((row.name for row in self.machines if row.node_id == node_id), node_id[:6])
 
 
-def cluster_state(services: Services) -> ClusterState:
-    controller = services.controller
+def cluster_state(controller: Controller) -> ClusterState:
     topology = controller.topology()
     model = controller.chat.model
     drawn = sketch(topology, model.card if model else None)

@@ -100,7 +100,7 @@ def _look(visitor: Visitor, filters: KeyFilter) -> dict[str, Any]:
         "filters": filters,
         "lines": lines,
         "is_manager": visitor.is_manager,
-        "found": visitor.services.keys.count(*_bounds(visitor), filters.as_key_filter()),
+        "found": visitor.directory.keys.count(*_bounds(visitor), filters.as_key_filter()),
         "has_any": bool(lines) or bool(rows_of(visitor, limit=1)),
         "next": place,
     }
@@ -110,7 +110,7 @@ def rows_of(
     visitor: Visitor, key_filter: key_queries.KeyFilter = ALL, before: Cursor | None = None, limit: int = ROWS_MAX
 ) -> list[KeyRow]:
     """Return all keys for operators, an organization's for its admins, else the visitor's own; newest first."""
-    return visitor.services.keys.rows(*_bounds(visitor), key_filter, before=before, limit=limit)
+    return visitor.directory.keys.rows(*_bounds(visitor), key_filter, before=before, limit=limit)
 
 
 def opening_rows(visitor: Visitor, limit: int = ROWS_MAX) -> list[KeyRow]:

@@ -8,6 +8,7 @@ from fastapi import APIRouter, Response
 from gateway.admin.authority import Authority
 from gateway.admin.keys import Rotation, change_key, create_key, revoke_key, revoke_own_key, rotate_key
 from gateway.admin.limits import NewLimit, set_limit
+from gateway.app_state import Lanes
 from gateway.console.access import Manager, Viewer, Visitor
 from gateway.console.forms import Form, NoFields, pressed, submit_to
 from gateway.console.pages.keys.fields import ChangedKeyForm, NewKeyForm, RotationForm
@@ -47,14 +48,14 @@ async def change(visitor: Manager, key_id: Named) -> Response:
 
 
 @router.post(f"{_KEY}/rotate")
-async def rotate(visitor: Manager, key_id: Named) -> Response:
+async def rotate(visitor: Manager, lanes: Lanes, key_id: Named) -> Response:
     def work(by: Authority, fields: RotationForm) -> dict[str, Any]:
         return rotate_key(by, key_id, Rotation(grace_s=fields.grace_hours * 3600)).facts()
 
     made, form = await submit_to(visitor, RotationForm, work)
     if made is None:
         return await _page(visitor, key_id, rotation=form, status=400)
-    return shown_once(visitor, made, rotated=True)
+    return shown_once(visitor, lanes, made, rotated=True)
 
 
 @router.post(f"{_KEY}/revoke")
@@ -70,9 +71,10 @@ async def revoke(visitor: Viewer, key_id: Named) -> Response:
     return go(visitor, "/console/keys", "Key revoked.")
 
 
-def shown_once(visitor: Visitor, made: dict[str, Any], *, rotated: bool = False, warning: str = "") -> Response:
+def shown_once(
+    visitor: Visitor, lanes: Lanes, made: dict[str, Any], *, rotated: bool = False, warning: str = ""
+) -> Response:
     """Show the key's secret once; it cannot be looked up later."""
-    lanes = visitor.services.lanes
     models = sorted({model for name in made["lanes"] if name in lanes for model in lanes[name].models()})
     model = next((name for name in models if made["models"] is None or name in made["models"]), "MODEL")
     return page(
@@ -145,7 +147,7 @@ def _look(visitor: Visitor, key_id: str) -> dict[str, Any]:
 
 def visible_key(visitor: Visitor, key_id: str) -> KeyRow:
     """Return the visitor's own key, or for admins one they manage. Raises NotFound for any other key."""
-    row = visitor.services.keys.row(key_id)
+    row = visitor.directory.keys.row(key_id)
     if row.user_id != visitor.caller.user_id:
         if not visitor.is_manager:
             raise NotFound(f"Key {key_id} not found. It may belong to another organization.")
@@ -155,19 +157,18 @@ def visible_key(visitor: Visitor, key_id: str) -> KeyRow:
 
 @router.get("/new")
 async def ask(visitor: Manager, user: str | None = None) -> Response:
-    lanes = visitor.services.settings.policy.lanes
     form: Form[NewKeyForm] = Form.showing(
-        user=user or visitor.caller.user_id, lanes=lanes, privacy="public", priority=0
+        user=user or visitor.caller.user_id, lanes=visitor.directory.lanes, privacy="public", priority=0
     )
     return await _new_page(visitor, form)
 
 
 @router.post("/new")
-async def make(visitor: Manager) -> Response:
+async def make(visitor: Manager, lanes: Lanes) -> Response:
     made, form = await submit_to(visitor, NewKeyForm, _made)
     if made is None:
         return await _new_page(visitor, form, 400)
-    return shown_once(visitor, made, warning=made.pop("warning", ""))
+    return shown_once(visitor, lanes, made, warning=made.pop("warning", ""))
 
 
 def _made(authority: Authority, fields: NewKeyForm) -> dict[str, Any]:

@@ -11,15 +11,18 @@ from pydantic import BaseModel, BeforeValidator, Field, ValidationError
 
 from cluster.errors import ModelError
 from gateway.admin import model_terms, pool
-from gateway.admin.cluster_model import NewModel, allow_loading, read_model
+from gateway.admin.cluster_model import ModelLoader, NewModel
 from gateway.admin.model_terms import MODELS_MAX, Name, NewAlias, NewPrice
+from gateway.app_state import Afterwork, Lanes, PoolLane, RequestPaths
 from gateway.console.access import Operator, Visitor
 from gateway.console.forms import pressed, read_form, submit_form
-from gateway.console.pages.models.overview import PATH, model_page, models_page
+from gateway.console.pages.models.overview import PATH, Sources, model_page, models_page
 from gateway.console.pages.models.state import caller_of
 from gateway.console.renderer import go
 from gateway.dialects.model_loading import Upkeep
-from gateway.services import Services
+from gateway.identity.caller import Caller
+from gateway.lanes.pool.members import Pool
+from gateway.requests.model_loading import ModelLoading
 from gateway.settings.pool import PoolBackend
 from runtime.errors import Conflict, NotFound, RequestInvalid, ServiceError
 from runtime.request_ids import new_request_id
@@ -48,35 +51,39 @@ class Unpricing(BaseModel):
 
 
 @router.post("/alias")
-async def set_alias(visitor: Operator) -> Response:
-    done, form = await submit_form(visitor, Naming, lambda new: model_terms.set_alias(visitor.authority, new))
+async def set_alias(visitor: Operator, sources: Sources) -> Response:
+    done, form = await submit_form(
+        visitor, Naming, lambda new: model_terms.set_alias(visitor.authority, sources.terms, sources.lanes, new)
+    )
     if done is None:
-        return await model_page(visitor, form.text("model"), 400, alias=form)
+        return await model_page(visitor, sources, form.text("model"), 400, alias=form)
     return go(visitor, _place(form.text("model"), "names"), f"Alias {done.alias} set.")
 
 
 @router.post("/alias/remove")
-async def remove_alias(visitor: Operator) -> Response:
+async def remove_alias(visitor: Operator, sources: Sources) -> Response:
     """Remove an alias. Raises NotFound, RequestInvalid."""
     gone = (await read_form(visitor, Unnaming)).whole()
-    await model_terms.remove_alias(visitor.authority, gone.alias)
+    await model_terms.remove_alias(visitor.authority, sources.terms, gone.alias)
     place = PATH if gone.model == gone.alias else _place(gone.model, "names")
     return go(visitor, place, f"Alias {gone.alias} removed. The config file may still define it.")
 
 
 @router.post("/price")
-async def set_price(visitor: Operator) -> Response:
-    done, form = await submit_form(visitor, NewPrice, lambda new: model_terms.set_price(visitor.authority, new))
+async def set_price(visitor: Operator, sources: Sources) -> Response:
+    done, form = await submit_form(
+        visitor, NewPrice, lambda new: model_terms.set_price(visitor.authority, sources.terms, sources.lanes, new)
+    )
     if done is None:
-        return await model_page(visitor, form.text("model"), 400, price=form)
+        return await model_page(visitor, sources, form.text("model"), 400, price=form)
     return go(visitor, _place(done.model, "price"), "Price set. It applies from the next request on.")
 
 
 @router.post("/price/remove")
-async def remove_price(visitor: Operator) -> Response:
+async def remove_price(visitor: Operator, sources: Sources) -> Response:
     """Remove a price that was set. Raises NotFound, RequestInvalid."""
     gone = (await read_form(visitor, Unpricing)).whole()
-    await model_terms.remove_price(visitor.authority, gone.model)
+    await model_terms.remove_price(visitor.authority, sources.terms, gone.model)
     return go(visitor, _place(gone.model, "price"), "The list price applies from the next request on.")
 
 
@@ -98,12 +105,15 @@ class Wish(BaseModel):
 
 
 @router.post("/memory")
-async def keep_or_put_away(visitor: Operator) -> Response:
+async def keep_or_put_away(
+    visitor: Operator, lanes: Lanes, requests: RequestPaths, afterwork: Afterwork
+) -> Response:
     form = await read_form(visitor, Wish)
     if form.value is None:
         return go(visitor, PATH, " ".join(form.errors.values()))
     result: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-    visitor.services.afterwork.begin(_tell(visitor, form.value, result))
+    caller, address = caller_of(visitor, lanes), visitor.address
+    afterwork.begin(_tell(requests.model_loading, caller, address, form.value, result))
     try:
         message = await asyncio.wait_for(asyncio.shield(result), _PATIENCE_S)
     except TimeoutError:
@@ -111,14 +121,15 @@ async def keep_or_put_away(visitor: Operator) -> Response:
     return go(visitor, PATH, message)
 
 
-async def _tell(visitor: Visitor, wish: Wish, result: asyncio.Future[str]) -> None:
+async def _tell(
+    loading: ModelLoading, caller: Caller, address: str, wish: Wish, result: asyncio.Future[str]
+) -> None:
     """Send the request that Ollama's clients use: a chat without a message."""
     body = msgspec.json.encode({"model": wish.model, "messages": [{"role": "user", "content": ""}]})
     upkeep = Upkeep(wish.wanted, wish.model, body, {}, 0 if wish.wanted == "unload" else None)
     message = f"{wish.model} {'loaded' if wish.wanted == 'load' else 'unloaded'}."
     try:
-        loading = visitor.services.requests.model_loading
-        await loading.look_after(caller_of(visitor), new_request_id(), upkeep, visitor.address)
+        await loading.look_after(caller, new_request_id(), upkeep, address)
     except ServiceError as error:
         message = error.message
         log.warning("model not loaded or unloaded", model=wish.model, wanted=wish.wanted, reason=message)
@@ -127,19 +138,19 @@ async def _tell(visitor: Visitor, wish: Wish, result: asyncio.Future[str]) -> No
 
 
 @router.post("/cluster")
-async def load_into_cluster(visitor: Operator) -> Response:
+async def load_into_cluster(visitor: Operator, sources: Sources, afterwork: Afterwork) -> Response:
     """Download, read and check the model in the background; the page shows the progress. Raises Conflict."""
     form = await read_form(visitor, NewModel)
     if form.value is None:
-        return models_page(visitor, 400, load=form)
-    await allow_loading(visitor.authority, form.value.model)
-    visitor.services.afterwork.begin(_read(visitor.services, form.value.model))
+        return models_page(visitor, sources, 400, load=form)
+    await sources.loader.allow(visitor.authority, form.value.model)
+    afterwork.begin(_read(sources.loader, form.value.model))
     return go(visitor, PATH, f"Reading {form.value.model}. Planning starts as soon as it is done.")
 
 
-async def _read(services: Services, reference: str) -> None:
+async def _read(loader: ModelLoader, reference: str) -> None:
     try:
-        await read_model(services, reference)
+        await loader.load(reference)
     except (ModelError, Conflict) as error:  # the cluster's status shows it, too
         log.warning("model not read", model=reference, reason=str(error))
 
@@ -158,48 +169,48 @@ class Scan(BaseModel):
 
 
 @router.post("/servers")
-async def add(visitor: Operator) -> Response:
+async def add(visitor: Operator, sources: Sources) -> Response:
     added, form = await submit_form(
-        visitor, PoolBackend, lambda backend: pool.add_backend(visitor.authority, backend)
+        visitor, PoolBackend, lambda backend: pool.add_backend(visitor.authority, sources.pool.pool, backend)
     )
     if added is None:
-        return models_page(visitor, 400, add=form)
+        return models_page(visitor, sources, 400, add=form)
     return go(visitor, f"{PATH}#servers", f"{added['name']} is {added['state']}. {added['note']}".strip())
 
 
 @router.post("/servers/scan")
-async def scan(visitor: Operator) -> Response:
+async def scan(visitor: Operator, sources: Sources) -> Response:
     form = await read_form(visitor, Scan)
     if form.value is None:
-        return models_page(visitor, 400, scan=form)
+        return models_page(visitor, sources, 400, scan=form)
     try:
-        seen = await pool.scan_hosts(visitor.authority, form.value.question())
+        seen = await pool.scan_hosts(visitor.authority, sources.pool, form.value.question())
     except ValidationError as error:
         name = str(error.errors()[0]["loc"][0])
         message = "Too many hosts. Enter fewer." if name == "hosts" else "Enter fewer ports, from 1 to 65535."
-        return models_page(visitor, 400, scan=form.refused(message, name))
+        return models_page(visitor, sources, 400, scan=form.refused(message, name))
     except RequestInvalid as error:
-        return models_page(visitor, 400, scan=form.refused(error.message, error.param or "hosts"))
-    return models_page(visitor, scan=form, seen=seen)
+        return models_page(visitor, sources, 400, scan=form.refused(error.message, error.param or "hosts"))
+    return models_page(visitor, sources, scan=form, seen=seen)
 
 
 @router.post("/servers/{name}/{what}")
-async def change(visitor: Operator, name: str, what: str) -> Response:
+async def change(visitor: Operator, lane: PoolLane, name: str, what: str) -> Response:
     """Drain, undrain or remove a server. Raises NotFound, RequestInvalid."""
     await pressed(visitor)
-    return go(visitor, f"{PATH}#servers", await _change(visitor, name, what))
+    return go(visitor, f"{PATH}#servers", await _change(visitor, lane.pool, name, what))
 
 
-async def _change(visitor: Visitor, name: str, what: str) -> str:
+async def _change(visitor: Visitor, members: Pool, name: str, what: str) -> str:
     match what:
         case "drain":
-            await pool.drain_backend(visitor.authority, name)
+            await pool.drain_backend(visitor.authority, members, name)
             return f"{name} is draining and gets no new requests."
         case "undrain":
-            await pool.drain_backend(visitor.authority, name, undo=True)
+            await pool.drain_backend(visitor.authority, members, name, undo=True)
             return f"{name} accepts requests again."
         case "remove":
-            await pool.remove_backend(visitor.authority, name)
+            await pool.remove_backend(visitor.authority, members, name)
             return f"{name} was removed from the pool. Running requests continue."
         case _:
             raise NotFound("Unknown action. Use drain, undrain or remove.")

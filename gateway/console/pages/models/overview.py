@@ -1,16 +1,18 @@
 """Every model that callers may name; the page of one model; and the hardware fit of further ones."""
 
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
 
 from cluster.models.layer_cost import PRECISIONS
-from gateway.admin.cluster_model import ModelQuestion, advise, loading_refusal
+from gateway.admin.cluster_model import ModelQuestion, advise
+from gateway.app_state import Controller, Lanes, ModelLoader, ModelTerms, PoolLane, Settings, bundle
 from gateway.console.access import Operator, Viewer, Visitor
 from gateway.console.figures.models import precision_of
 from gateway.console.forms import Form, check, submit
 from gateway.console.live import LivePage, Points, Region, live_response
-from gateway.console.pages.models.state import backends_of, rows_of, terms_of
+from gateway.console.pages.models.state import rows_of, terms_of
 from gateway.console.renderer import page, pages_of
 from gateway.lanes.pool.kinds.catalogue import KINDS_OF_BACKEND
 from runtime.errors import NotFound
@@ -22,15 +24,27 @@ router = APIRouter(prefix=PATH)
 Name = Annotated[str, Query(min_length=1, max_length=256)]
 
 
+@dataclass(frozen=True, slots=True)
+class _Models:
+    lanes: Lanes
+    pool: PoolLane
+    controller: Controller
+    loader: ModelLoader
+    terms: ModelTerms
+
+
+Sources = Annotated[_Models, bundle(_Models)]
+
+
 @router.get("")
-async def show(visitor: Viewer) -> Response:
-    return models_page(visitor)
+async def show(visitor: Viewer, sources: Sources) -> Response:
+    return models_page(visitor, sources)
 
 
 @router.get("/live")
-async def live(visitor: Viewer) -> Response:
+async def live(visitor: Viewer, sources: Sources) -> Response:
     async def render() -> list[Region | Points]:
-        values = _values(visitor)
+        values = _values(visitor, sources)
         parts = ("rows", "cluster", "servers") if visitor.is_operator else ("rows",)
         return [Region(f"models-{part}", f"models/{part}.html", values) for part in parts]
 
@@ -39,57 +53,62 @@ async def live(visitor: Viewer) -> Response:
 
 
 @router.get("/of")
-async def show_one(visitor: Viewer, model: Name) -> Response:
-    return await model_page(visitor, model)
+async def show_one(visitor: Viewer, sources: Sources, model: Name) -> Response:
+    return await model_page(visitor, sources, model)
 
 
-async def model_page(visitor: Visitor, model: str, status: int = 200, **forms: Form[Any]) -> Response:
+async def model_page(
+    visitor: Visitor, sources: Sources, model: str, status: int = 200, **forms: Form[Any]
+) -> Response:
     """Show a model, with rejected forms if there are any: `alias`, `price`. Raises NotFound."""
-    row = next((row for row in rows_of(visitor) if row.name == model), None)
+    row = next((row for row in rows_of(visitor, sources.lanes, sources.pool.pool) if row.name == model), None)
     if row is None:
         raise NotFound(f"Model {model} not found, or not available to you.")
     built = {there.path for there in pages_of(visitor.request)}
     values: dict[str, Any] = {"row": row, "built": built, "precision_of": precision_of}
     if visitor.is_operator:
-        values |= await terms_of(visitor, row)
+        values |= await terms_of(sources.terms, row)
     return page("models/model.html", visitor, status, is_operator=visitor.is_operator, **(values | forms))
 
 
-def models_page(visitor: Visitor, status: int = 200, **values: Any) -> Response:
+def models_page(visitor: Visitor, sources: Sources, status: int = 200, **values: Any) -> Response:
     """Show all models, with rejected forms if there are any: `add` for a server, `load` for the cluster."""
     forms: dict[str, Any] = {"add": Form(), "load": Form(), "seen": None, "scan": Form()}
     kinds = [("auto", "Detect automatically"), *((kind, facts.title) for kind, facts in KINDS_OF_BACKEND.items())]
-    return page("models/page.html", visitor, status, **(_values(visitor) | forms | {"kinds": kinds} | values))
+    return page(
+        "models/page.html", visitor, status, **(_values(visitor, sources) | forms | {"kinds": kinds} | values)
+    )
 
 
-def _values(visitor: Visitor) -> dict[str, Any]:
-    services = visitor.services
-    values: dict[str, Any] = {"rows": rows_of(visitor), "is_operator": visitor.is_operator}
+def _values(visitor: Visitor, sources: Sources) -> dict[str, Any]:
+    pool = sources.pool.pool
+    values: dict[str, Any] = {"rows": rows_of(visitor, sources.lanes, pool), "is_operator": visitor.is_operator}
     if visitor.is_operator:
         values |= {
-            "chat": services.controller.chat,
-            "deployments": services.controller.topology().deployments,
-            "may_load": not loading_refusal(services),
-            "backends": [backend.as_data() for backend in backends_of(services)],
-            "aliases": services.model_terms.every_alias(),
+            "chat": sources.controller.chat,
+            "deployments": sources.controller.topology().deployments,
+            "may_load": not sources.loader.refusal,
+            "backends": [backend.as_data() for backend in pool.backends()],
+            "aliases": sources.terms.every_alias(),
         }
     return values
 
 
 @router.get("/fit")
-async def fit(request: Request, visitor: Operator) -> Response:
+async def fit(request: Request, visitor: Operator, settings: Settings, sources: Sources) -> Response:
     query = request.query_params
     given = {name: query.getlist(name)[:1] for name in ModelQuestion.model_fields if name in query}
     form: Form[ModelQuestion] = check(ModelQuestion, given) if given else Form()
-    found, form = await submit(form, lambda question: advise(visitor.services, question))
+    found, form = await submit(
+        form, lambda question: advise(settings, sources.lanes, sources.controller, question)
+    )
     status = 400 if form.errors else 200
-    return page("models/fit.html", visitor, status, form=form, advice=found, **_choices(visitor))
+    return page("models/fit.html", visitor, status, form=form, advice=found, **_choices(settings, sources.loader))
 
 
-def _choices(visitor: Operator) -> dict[str, Any]:
-    cloud = visitor.services.settings.cloud.models
+def _choices(settings: Settings, loader: ModelLoader) -> dict[str, Any]:
     return {
         "precisions": [("", "Highest precision that fits"), *PRECISIONS],
-        "providers": [("", "the same model, if offered"), *cloud],
-        "may_load": not loading_refusal(visitor.services),
+        "providers": [("", "the same model, if offered"), *settings.cloud.models],
+        "may_load": not loader.refusal,
     }

@@ -5,57 +5,41 @@ from typing import Any
 
 from accounting.money import format_usd
 from gateway.admin.catalogue import catalogue
+from gateway.billing.model_terms import ModelTerms
 from gateway.console.access import Visitor
 from gateway.console.figures.models import ModelRow, model_rows
 from gateway.console.forms import Form
 from gateway.identity.caller import Caller
-from gateway.lanes.pool.backend import Backend
-from gateway.lanes.pool.lane import PoolLane
+from gateway.lanes.base import Lanes
 from gateway.lanes.pool.members import Pool
 from gateway.lanes.pool.residence import can_be_told
-from gateway.services import Services
 
 
-def rows_of(visitor: Visitor) -> list[ModelRow]:
+def rows_of(visitor: Visitor, lanes: Lanes, pool: Pool) -> list[ModelRow]:
     """Return all models for operators, whatever their key allows; for others those that their key allows."""
-    services = visitor.services
-    pool = pool_of(services)
     loadable: set[str] = set()
-    if pool is not None and visitor.is_operator:
+    if visitor.is_operator:
         loadable = {name for name in pool.models() if any(can_be_told(pool, offer) for offer in pool.offers(name))}
-    return model_rows(catalogue(services.lanes, caller_of(visitor)), loadable)
+    return model_rows(catalogue(lanes, caller_of(visitor, lanes)), loadable)
 
 
-def caller_of(visitor: Visitor) -> Caller:
+def caller_of(visitor: Visitor, lanes: Lanes) -> Caller:
     """Return the caller; for operators without the limits of the key that they signed in with."""
     if not visitor.is_operator:
         return visitor.caller
-    return replace(visitor.caller, lanes=frozenset(visitor.services.lanes), models=None)
+    return replace(visitor.caller, lanes=frozenset(lanes), models=None)
 
 
-def pool_of(services: Services) -> Pool | None:
-    lane = services.lanes.get("pool")
-    return lane.pool if isinstance(lane, PoolLane) else None
-
-
-def backends_of(services: Services) -> list[Backend]:
-    pool = pool_of(services)
-    return pool.backends() if pool else []
-
-
-async def terms_of(visitor: Visitor, row: ModelRow) -> dict[str, Any]:
+async def terms_of(terms: ModelTerms, row: ModelRow) -> dict[str, Any]:
     """Return the values for the forms of a model's page."""
-    services = visitor.services
     offer = next((each for each in row.offers if each.lane == "cloud"), None)
     priced = offer.price if offer else None
-    names = [
-        each for each in services.model_terms.every_alias() if row.name == each.alias or row.name in each.models
-    ]
+    names = [each for each in terms.every_alias() if row.name == each.alias or row.name in each.models]
     own = next((each for each in names if each.alias == row.name), None)
     return {
         "has_price": offer is not None,
         "listed": priced.source if priced else "",
-        "own_price": next((each for each in services.model_terms.now.prices if each.model == row.name), None),
+        "own_price": next((each for each in terms.now.prices if each.model == row.name), None),
         "price": Form.showing(
             prompt_usd_per_mtok=format_usd(priced.price.prompt_nano) if priced else "",
             completion_usd_per_mtok=format_usd(priced.price.completion_nano) if priced else "",

@@ -1,19 +1,20 @@
 """Overview: current activity, the last thirty days, and alerts.
 
 Modules:
-    values  Values that the overview shows at one moment, read from the services: once, and live
+    values  Values that the overview shows at one moment, read from the running gateway: once, and live
 """
 
-from typing import Any
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Response
 from pydantic import BaseModel
 
+from gateway.app_state import Pauses, bundle, held
 from gateway.console.access import Operator, Viewer, Visitor
-from gateway.console.figures.usage import UsageFigures
 from gateway.console.forms import read_form
 from gateway.console.live import LivePage, Points, Region, live_response
 from gateway.console.pages.overview.values import (
+    Sources,
     Span,
     Whose,
     can_pause,
@@ -44,6 +45,9 @@ _CREDIT_S = 4.5
 
 router = APIRouter(prefix=_PATH)
 
+AllSources = Annotated[Sources, bundle(Sources)]
+SharedValues = Annotated[Shared, held("shared")]
+
 
 class Switch(BaseModel):
     """The lane or feature to pause or resume."""
@@ -52,18 +56,19 @@ class Switch(BaseModel):
 
 
 @router.get("")
-async def show(visitor: Viewer, span: Span = "quarter", whose: Whose = "") -> Response:
-    values = await overview(visitor, _usage(visitor), whose)
+async def show(visitor: Viewer, sources: AllSources, span: Span = "quarter", whose: Whose = "") -> Response:
+    values = await overview(visitor, sources, whose)
     values["users"] = await users(visitor, values["scope"])
     if values["scope"].has_machines:
-        values |= charts(visitor.services, span) | {"switches": can_pause(visitor.services)}
+        values |= charts(sources.load, span) | {"switches": can_pause(sources)}
     return page("overview/page.html", visitor, **values)
 
 
 @router.get("/overview/live")
-async def live(visitor: Viewer, span: Span = "quarter", whose: Whose = "") -> Response:
+async def live(
+    visitor: Viewer, sources: AllSources, shared: SharedValues, span: Span = "quarter", whose: Whose = ""
+) -> Response:
     """Stream the overview. It includes credits, so each user has a stream; shared parts are rendered once."""
-    services, usage, shared = visitor.services, _usage(visitor), _shared(visitor)
     scope = scope_of(visitor)
     every_s = _EVERY_S["instance" if scope.has_machines else "own"]
 
@@ -71,11 +76,11 @@ async def live(visitor: Viewer, span: Span = "quarter", whose: Whose = "") -> Re
         part = await part_within(visitor, whose)
 
         async def draw() -> tuple[dict[str, Any], list[Region]]:
-            values = await common(services, usage, scope, part)
+            values = await common(sources, scope, part)
             return values, common_regions(values)
 
         async def draw_points() -> list[Points]:
-            return points(services, span)
+            return points(sources.load, span)
 
         key = f"overview {scope.name} {part}"
         values, regions = await shared.get(key, every_s * _SHARED, draw)
@@ -85,7 +90,7 @@ async def live(visitor: Viewer, span: Span = "quarter", whose: Whose = "") -> Re
             else []
         )
         name = f"credits of {visitor.caller.user_id}"
-        credit = await shared.get(name, _CREDIT_S, lambda: credit_of(visitor, usage))
+        credit = await shared.get(name, _CREDIT_S, lambda: credit_of(visitor, sources.ledger, sources.usage))
         return [*own_regions(values | personal(values, credit)), *regions, *drawn]
 
     name = f"overview:{scope.name}:{visitor.caller.user_id}:{span}:{whose}"
@@ -93,17 +98,17 @@ async def live(visitor: Viewer, span: Span = "quarter", whose: Whose = "") -> Re
 
 
 @router.post("/overview/pause")
-async def pause(visitor: Operator) -> Response:
+async def pause(visitor: Operator, pauses: Pauses) -> Response:
     """Stop buying on a lane, or stop selling."""
     name = await _named(visitor)
-    await visitor.services.pauses.pause(name, visitor.actor)
+    await pauses.pause(name, visitor.actor)
     return go(visitor, _PATH, f"{_WORDS[name]} is paused until you resume it.")
 
 
 @router.post("/overview/resume")
-async def resume(visitor: Operator) -> Response:
+async def resume(visitor: Operator, pauses: Pauses) -> Response:
     name = await _named(visitor)
-    await visitor.services.pauses.resume(name, visitor.actor)
+    await pauses.resume(name, visitor.actor)
     return go(visitor, _PATH, f"{_WORDS[name]} is resumed.")
 
 
@@ -113,16 +118,6 @@ async def _named(visitor: Visitor) -> Pausable:
     if form.value is None:
         raise RequestInvalid(f"name: {form.errors.get('name', 'choose what to pause or resume')}", param="name")
     return form.value.name
-
-
-def _usage(visitor: Visitor) -> UsageFigures:
-    usage: UsageFigures = visitor.request.app.state.console.usage
-    return usage
-
-
-def _shared(visitor: Visitor) -> Shared:
-    shared: Shared = visitor.request.app.state.console.shared
-    return shared
 
 
 __all__: list[Any] = ["router"]

@@ -1,4 +1,4 @@
-"""Values that the overview shows at one moment, read from the services: once, and live."""
+"""Values that the overview shows at one moment, read from the running gateway: once, and live."""
 
 import asyncio
 import time
@@ -11,7 +11,9 @@ from fastapi import Query
 
 from accounting.rules.held import Payer
 from accounting.spending.funding_sources import credits_of
+from gateway import app_state
 from gateway.admin.authority import scope_of as part_of
+from gateway.admin.troubles import troubles_of
 from gateway.billing.request_filter import RequestFilter
 from gateway.billing.request_log import RequestEntry
 from gateway.console.access import Visitor
@@ -28,7 +30,6 @@ from gateway.console.pages.requests.wanted import as_shown
 from gateway.identity.key_queries import names_of
 from gateway.lanes.pool.lane import PoolLane
 from gateway.routing.pauses import Pausable
-from gateway.services import Services
 
 REQUESTS_SHOWN = 10
 ALERTS_SHOWN = 6
@@ -99,7 +100,37 @@ class KeyUse:
     charged_nano: int
 
 
-async def overview(visitor: Visitor, usage: UsageFigures, whose: str = "") -> dict[str, Any]:
+Usage = Annotated[UsageFigures, app_state.held("usage")]
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """The lanes, and their load now and over the last day."""
+
+    lanes: app_state.Lanes
+    history: app_state.History
+    metrics: app_state.Metrics
+    admission: app_state.Admission
+    turns: app_state.Turns
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """What the overview reads: machines, load and storage, requests, and money."""
+
+    load: Annotated[Load, app_state.bundle(Load)]
+    controller: app_state.Controller
+    jobs: app_state.PreemptibleJobs
+    pauses: app_state.Pauses
+    storage: app_state.Storage
+    request_log: app_state.RequestLog
+    ledger: app_state.Ledger
+    bookkeeper: app_state.Bookkeeper
+    usage: Usage
+    settings: app_state.Settings
+
+
+async def overview(visitor: Visitor, sources: Sources, whose: str = "") -> dict[str, Any]:
     """Return the values of every part; values only for the instance are None for others.
 
     `whose` selects the thirty days: a scope as limits name it that the visitor may see, or empty for all.
@@ -107,8 +138,8 @@ async def overview(visitor: Visitor, usage: UsageFigures, whose: str = "") -> di
     """
     scope = scope_of(visitor)
     part = await part_within(visitor, whose)
-    values = await common(visitor.services, usage, scope, part)
-    return values | personal(values, await credit_of(visitor, usage)) | {"whose": whose}
+    values = await common(sources, scope, part)
+    return values | personal(values, await credit_of(visitor, sources.ledger, sources.usage)) | {"whose": whose}
 
 
 async def part_within(visitor: Visitor, whose: str) -> str | None:
@@ -118,27 +149,28 @@ async def part_within(visitor: Visitor, whose: str) -> str | None:
     return await asyncio.to_thread(part_of, visitor.authority, whose)
 
 
-async def common(services: Services, usage: UsageFigures, scope: Scope, part: str | None) -> dict[str, Any]:
+async def common(sources: Sources, scope: Scope, part: str | None) -> dict[str, Any]:
     """Return the values shared by all viewers of this scope and this part of it. Raises DatabaseFailing."""
-    cluster = _cluster(services) if scope.has_machines else None
-    of_scope = await _month(services, usage, scope, scope.name)
-    spent = of_scope if part == scope.name else await _month(services, usage, scope, part)
+    load = sources.load
+    cluster = _cluster(sources.controller) if scope.has_machines else None
+    of_scope = await _month(sources, scope, scope.name)
+    spent = of_scope if part == scope.name else await _month(sources, scope, part)
     return {
         "scope": scope,
-        "instance_alerts": await _alerts(services, scope, cluster) if cluster else [],
+        "instance_alerts": await _alerts(sources, scope, cluster) if cluster else [],
         "cluster": cluster,
-        "recent": services.history.recent() if scope.has_machines else None,
-        "pace": services.history.recent(_PACE_S).pace if scope.has_machines else None,
-        "since_ns": int(services.history.since_s * 1e9),
-        "busy": _busy(services) if scope.has_machines else None,
-        "waiting": services.turns.all_waiting,
-        "in_flight": services.admission.in_flight,
+        "recent": load.history.recent() if scope.has_machines else None,
+        "pace": load.history.recent(_PACE_S).pace if scope.has_machines else None,
+        "since_ns": int(load.history.since_s * 1e9),
+        "busy": _busy(sources.controller, load.history) if scope.has_machines else None,
+        "waiting": load.turns.all_waiting,
+        "in_flight": load.admission.in_flight,
         "month": of_scope,
         "spent": spent,
         "days": DAYS,
         "models": spent.by_model[:MODELS_SHOWN],
-        "keys": await key_uses(services, usage, part, MODELS_SHOWN),
-        "requests": await asyncio.to_thread(_requests, services, scope),
+        "keys": await key_uses(sources.ledger, sources.usage, part, MODELS_SHOWN),
+        "requests": await asyncio.to_thread(_requests, sources.request_log, scope),
     }
 
 
@@ -149,67 +181,68 @@ def personal(values: dict[str, Any], credit: Credit) -> dict[str, Any]:
     return {"alerts": ranked, "more_alerts": more, "credit": credit}
 
 
-def _busy(services: Services) -> float | None:
+def _busy(controller: app_state.Controller, history: app_state.History) -> float | None:
     """Return the share of time in which the cluster's stages computed; None without a plan."""
-    plan = services.controller.topology().plan
+    plan = controller.topology().plan
     if plan is None or not plan.stages:
         return None
-    return min(1.0, services.history.recent().busy.get("cluster", 0.0) / len(plan.stages))
+    return min(1.0, history.recent().busy.get("cluster", 0.0) / len(plan.stages))
 
 
-def _cluster(services: Services) -> Sketch:
-    model = services.controller.chat.model
-    return sketch(services.controller.topology(), model.card if model else None)
+def _cluster(controller: app_state.Controller) -> Sketch:
+    model = controller.chat.model
+    return sketch(controller.topology(), model.card if model else None)
 
 
-async def _month(services: Services, usage: UsageFigures, scope: Scope, name: str | None) -> Month:
-    rows = await usage.rows(name)
-    equals = CloudEquals(services.lanes, services.settings.costs.compared_with)
+async def _month(sources: Sources, scope: Scope, name: str | None) -> Month:
+    rows = await sources.usage.rows(name)
+    equals = CloudEquals(sources.load.lanes, sources.settings.costs.compared_with)
     prices = equals.prices({row.model for row in rows}) if scope.is_instance else {}
     return month(rows, prices, time.time_ns(), DAYS)
 
 
-async def credit_of(visitor: Visitor, usage: UsageFigures) -> Credit:
+async def credit_of(visitor: Visitor, ledger: app_state.Ledger, usage: UsageFigures) -> Credit:
     """Return the visitor's credits. Raises DatabaseFailing."""
-    services, caller = visitor.services, visitor.caller
+    caller = visitor.caller
     payer = Payer(caller.user_id, caller.organization_id)
-    funding = await services.ledger.look(lambda session: credits_of(session, payer, time.time_ns()))
-    balance = await services.ledger.balance(caller.user_id)
+    funding = await ledger.look(lambda session: credits_of(session, payer, time.time_ns()))
+    balance = await ledger.balance(caller.user_id)
     rows = await usage.rows(f"user:{caller.user_id}", _WEEK_AS_OF_S)
     since = str((datetime.now(UTC) - timedelta(days=_WEEK_DAYS - 1)).date())
     return Credit(
         sum(share.amount_nano for share in funding),
         balance.held_nano,
         charged(rows, since),
-        services.ledger.frozen_why(caller.user_id),
+        ledger.frozen_why(caller.user_id),
     )
 
 
-async def _alerts(services: Services, scope: Scope, cluster: Sketch) -> list[Alert]:
+async def _alerts(sources: Sources, scope: Scope, cluster: Sketch) -> list[Alert]:
     """Return the alerts; alerts of the ledger only for the instance."""
-    status, reason = services.controller.chat.status
-    offers = (offer for lane in services.lanes.values() for name in lane.models() for offer in lane.offers(name))
+    status, reason = sources.controller.chat.status
+    offers = (
+        offer for lane in sources.load.lanes.values() for name in lane.models() for offer in lane.offers(name)
+    )
     return [
-        *(await _of_ledger(services) if scope.is_instance else ()),
-        *alerts.of_cluster(status, reason, cluster.picture, services.controller.absences.by_name),
-        *(alerts.of_troubles(services.troubles()) if scope.is_instance else ()),
+        *(await _of_ledger(sources.ledger, sources.bookkeeper) if scope.is_instance else ()),
+        *alerts.of_cluster(status, reason, cluster.picture, sources.controller.absences.by_name),
+        *(alerts.of_troubles(troubles_of(sources.storage, sources.load.lanes)) if scope.is_instance else ()),
         *alerts.of_lanes(offers),
-        *alerts.of_silent(_silent(services)),
-        *alerts.of_selling(services.preemptible_jobs.agent, time.monotonic()),
-        *alerts.of_pauses(services.pauses.now),
+        *alerts.of_silent(_silent(sources.load.lanes)),
+        *alerts.of_selling(sources.jobs.agent, time.monotonic()),
+        *alerts.of_pauses(sources.pauses.now),
     ]
 
 
-def _silent(services: Services) -> list[tuple[str, str]]:
+def _silent(lanes: app_state.Lanes) -> list[tuple[str, str]]:
     """Return backends that never answered and whose models are unknown, so no endpoint reports them."""
-    pool = services.lanes["pool"]
+    pool = lanes["pool"]
     assert isinstance(pool, PoolLane)
     standings = [(each.settings.name, each.standing) for each in pool.pool.backends() if not each.names]
     return [(name, standing.note) for name, standing in standings if standing.state == "down"]
 
 
-async def _of_ledger(services: Services) -> list[Alert]:
-    ledger, bookkeeper = services.ledger, services.bookkeeper
+async def _of_ledger(ledger: app_state.Ledger, bookkeeper: app_state.Bookkeeper) -> list[Alert]:
     unproven = ledger.unproven
     return alerts.of_ledger(
         await ledger.condition(),
@@ -220,11 +253,11 @@ async def _of_ledger(services: Services) -> list[Alert]:
 
 
 async def key_uses(
-    services: Services, usage: UsageFigures, part: str | None, most: int | None = None
+    ledger: app_state.Ledger, usage: UsageFigures, part: str | None, most: int | None = None
 ) -> list[KeyUse]:
     """Return the usage of each key in these days, or of `most` keys, most tokens first. Raises DatabaseFailing."""
     used = (await usage.keys(part))[:most]
-    names = await services.ledger.look(lambda session: names_of(session, [total.group[0] for total in used]))
+    names = await ledger.look(lambda session: names_of(session, [total.group[0] for total in used]))
     return [
         KeyUse(
             total.group[0],
@@ -242,8 +275,8 @@ def key_name(key_id: str, names: Mapping[str, str]) -> str:
     return names.get(key_id, key_id) or "console"
 
 
-def _requests(services: Services, scope: Scope) -> list[RequestEntry]:
-    found = services.request_log.page(scope.filters, REQUESTS_SHOWN, stretches=_STRETCHES, has_decisions=False)
+def _requests(log: app_state.RequestLog, scope: Scope) -> list[RequestEntry]:
+    found = log.page(scope.filters, REQUESTS_SHOWN, stretches=_STRETCHES, has_decisions=False)
     return [as_shown(row, to_operator=scope.is_instance) for row in found.rows]
 
 
@@ -260,13 +293,13 @@ async def users(visitor: Visitor, scope: Scope) -> list[tuple[str, str]]:
     return [*((f"organization:{each.organization_id}", each.name) for each in organizations), *named]
 
 
-def can_pause(services: Services) -> dict[Pausable, bool]:
+def can_pause(sources: Sources) -> dict[Pausable, bool]:
     """Return what can be paused, with whether it is paused; selling only if an agent has connected."""
-    paused = {pause.name for pause in services.pauses.now}
+    paused = {pause.name for pause in sources.pauses.now}
     there: dict[Pausable, bool] = {
-        "cloud": "cloud" in services.lanes,
-        "market": "market" in services.lanes,
-        "selling": services.preemptible_jobs.agent is not None,
+        "cloud": "cloud" in sources.load.lanes,
+        "market": "market" in sources.load.lanes,
+        "selling": sources.jobs.agent is not None,
     }
     return {name: name in paused for name, is_there in there.items() if is_there or name in paused}
 
@@ -287,20 +320,20 @@ _COMMON = ("pace", "requests", "models", "keys")
 _OWN = ("alerts", "stats")
 
 
-def charts(services: Services, span: SpanName, rows_max: int | None = None) -> dict[str, Any]:
+def charts(load: Load, span: SpanName, rows_max: int | None = None) -> dict[str, Any]:
     """Return series and rows of the instance's two charts: all rows, or the last `rows_max`."""
     seconds, _ = SPANS[span]
-    step_s = services.history.step_s(seconds)
+    step_s = load.history.step_s(seconds)
     # Slots before the start are unknown, not zero.
-    since = (services.history.since_s - step_s) // step_s
-    slots = [slot for slot in services.history.last(seconds) if slot.number > since]
+    since = (load.history.since_s - step_s) // step_s
+    slots = [slot for slot in load.history.last(seconds) if slot.number > since]
     if rows_max is not None:
         slots = slots[-rows_max:]
-    bounds = services.metrics.first_token_seconds.bounds
-    lanes = [lane for lane in LANES if lane in services.lanes]
+    bounds = load.metrics.first_token_seconds.bounds
+    lanes = [lane for lane in LANES if lane in load.lanes]
     return {
         "lanes": lanes,
-        "throughput": throughput(slots, step_s, lanes, is_under_way=services.admission.in_flight > 0),
+        "throughput": throughput(slots, step_s, lanes, is_under_way=load.admission.in_flight > 0),
         "first_tokens": first_tokens(slots, step_s, bounds),
         "keeps_s": seconds,
         "span": span,
@@ -320,9 +353,9 @@ def own_regions(values: dict[str, Any]) -> list[Region]:
     return [Region(f"overview-{part}", f"overview/{part}.html", values) for part in _OWN]
 
 
-def points(services: Services, span: SpanName) -> list[Points]:
+def points(load: Load, span: SpanName) -> list[Points]:
     # The first rows have too few rows before them.
-    drawn = charts(services, span, _TOLD_AGAIN + TOGETHER)
+    drawn = charts(load, span, _TOLD_AGAIN + TOGETHER)
     named: tuple[tuple[str, list[ChartRow]], ...] = (
         ("throughput", drawn["throughput"]),
         ("first-tokens", drawn["first_tokens"]),

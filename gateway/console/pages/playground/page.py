@@ -1,6 +1,7 @@
 """The playground page, with fields filled in from the query string; and the figures of an answer after its end."""
 
 import asyncio
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Request, Response
@@ -8,6 +9,7 @@ from pydantic import BaseModel, Field
 
 from accounting.ledger.postings import FROM_CACHE
 from gateway.admin.catalogue import Entry, catalogue
+from gateway.app_state import Lanes, RequestLog, Responses
 from gateway.billing.request_log import RequestEntry
 from gateway.console.access import Viewer, Visitor
 from gateway.console.forms import Form, check
@@ -18,7 +20,7 @@ from gateway.console.pages.playground.question import (
     TURNS_MAX,
     Question,
 )
-from gateway.console.pages.requests.one import find_visible, stored_turns, tokens_per_s
+from gateway.console.pages.requests.one import Turn, find_visible, stored_turns, tokens_per_s
 from gateway.console.renderer import page, pages_of, partial
 from gateway.settings.base import LaneName
 from runtime.errors import NotFound
@@ -40,7 +42,9 @@ class Prefill(BaseModel):
 
 
 @router.get("")
-async def show(request: Request, visitor: Viewer) -> Response:
+async def show(
+    request: Request, visitor: Viewer, present: Lanes, log: RequestLog, responses: Responses
+) -> Response:
     given: dict[str, list[str]] = {}
     for name, value in request.query_params.multi_items()[:_FIELDS_MAX]:
         if name in Prefill.model_fields:
@@ -49,9 +53,11 @@ async def show(request: Request, visitor: Viewer) -> Response:
     notices = [("bad", f"{name}: {sentence}", "") for name, sentence in prefill_form.errors.items()]
     prefill = prefill_form.value or Prefill()
     if prefill.request:
-        prefill, notice = await _replayed(visitor, prefill)
+        entry = await asyncio.to_thread(find_visible, visitor, log, prefill.request)
+        stored = await stored_turns(visitor, responses, entry.request_id) if entry else None
+        prefill, notice = _replayed(prefill, entry, stored or ())
         notices.append(notice)
-    models, lanes = models_of(visitor), lanes_of(visitor)
+    models, lanes = chat_models(visitor, present), lanes_of(visitor, present)
     form, more = _filled(prefill, [entry.name for entry in models], lanes)
     return page(
         "playground/page.html",
@@ -66,29 +72,28 @@ async def show(request: Request, visitor: Viewer) -> Response:
     )
 
 
-def models_of(visitor: Visitor) -> list[Entry]:
+def chat_models(visitor: Visitor, lanes: Lanes) -> list[Entry]:
     """Return the chat models available to the visitor; models whose abilities are unknown are included."""
-    found = catalogue(visitor.services.lanes, visitor.caller)
+    found = catalogue(lanes, visitor.caller)
     return [entry for entry in found if not entry.offers or any("chat" in offer.kinds for offer in entry.offers)]
 
 
-def lanes_of(visitor: Visitor) -> list[LaneName]:
+def lanes_of(visitor: Visitor, lanes: Lanes) -> list[LaneName]:
     """Return the lanes that exist and that the visitor may use; the request path enforces this as well."""
-    return [lane for lane in _LANES if lane in visitor.services.lanes and lane in visitor.caller.lanes]
+    return [lane for lane in _LANES if lane in lanes and lane in visitor.caller.lanes]
 
 
 Notice = tuple[str, str, str]
 """Tone, title and remedy."""
 
 
-async def _replayed(visitor: Visitor, prefill: Prefill) -> tuple[Prefill, Notice]:
+def _replayed(prefill: Prefill, entry: RequestEntry | None, stored: Sequence[Turn]) -> tuple[Prefill, Notice]:
     """Fill in what is known of a request to repeat; its text only if it was stored for this caller."""
-    entry = await asyncio.to_thread(find_visible, visitor, prefill.request or "")
     if entry is None:
         return prefill, ("warn", "Request not found", "It may be another user's, or too old.")
     lane = entry.lane if entry.lane in _LANES else None
     known = prefill.model_copy(update={"model": prefill.model or entry.model, "lane": prefill.lane or lane})
-    turns = [turn for turn in await stored_turns(visitor, entry.request_id) or () if turn.who == "user"]
+    turns = [turn for turn in stored if turn.who == "user"]
     if not turns:
         hint = "The log stores neither prompt nor answer. Type or paste the prompt again."
         return known, ("info", "Model and lane filled in from the request", hint)
@@ -122,11 +127,11 @@ RequestId = Annotated[str, Path(min_length=1, max_length=200, pattern=r"^[A-Za-z
 
 
 @router.get("/answers/{request_id}")
-async def show_figures(visitor: Viewer, request_id: RequestId) -> Response:
+async def show_figures(visitor: Viewer, log: RequestLog, request_id: RequestId) -> Response:
     """Wait briefly for the row. Raises NotFound, also for other users' requests."""
     loop = asyncio.get_running_loop()
     until_s = loop.time() + PATIENCE_S
-    while (entry := await asyncio.to_thread(find_visible, visitor, request_id)) is None:
+    while (entry := await asyncio.to_thread(find_visible, visitor, log, request_id)) is None:
         if loop.time() >= until_s:
             raise NotFound("Request not found. It may not be in the log yet, or it is not yours.")
         await asyncio.sleep(_LOOK_EVERY_S)

@@ -9,6 +9,7 @@ import structlog
 from fastapi import APIRouter, Response
 from starlette.types import Message, Receive, Scope, Send
 
+from gateway.app_state import RequestPaths
 from gateway.console.access import Viewer, Visitor
 from gateway.console.forms import read_form
 from gateway.console.pages.playground.listener import Listener
@@ -19,6 +20,7 @@ from gateway.dialects.routes import ROUTES
 from gateway.errors import to_api_error
 from gateway.identity.caller import Caller
 from gateway.lanes.base import Call
+from gateway.requests.serve import RequestPath
 from runtime.http.api_error import ApiError
 from runtime.request_ids import new_request_id
 
@@ -38,14 +40,14 @@ router = APIRouter(prefix=PATH)
 
 
 @router.post("/ask")
-async def ask(visitor: Viewer) -> Response:
+async def ask(visitor: Viewer, requests: RequestPaths) -> Response:
     """Answer as OpenAI's clients get it, and errors with a remedy. Raises RoleForbids, BodyTooLarge."""
     form = await read_form(visitor, Question, FORM_BYTES_MAX)
     if form.value is None:
         return Response(as_json(wrong_fields(form.errors)), 400, media_type="application/json")
     # The gateway's edge has given this exchange an id and sends it in the response headers.
     request_id = structlog.contextvars.get_contextvars().get("request_id") or new_request_id()
-    return AnswerStream(visitor, request_id, form.value)
+    return AnswerStream(visitor, requests.ordinary, request_id, form.value)
 
 
 def asking(caller: Caller) -> Caller:
@@ -56,9 +58,10 @@ def asking(caller: Caller) -> Caller:
 class AnswerStream(Response):
     """Sends the request's output. A client that disconnects, or does not read for a minute, ends the request."""
 
-    def __init__(self, visitor: Visitor, request_id: str, question: Question) -> None:
+    def __init__(self, visitor: Visitor, path: RequestPath, request_id: str, question: Question) -> None:
         super().__init__()
         self._visitor = visitor
+        self._path = path
         self._request_id = request_id
         self._question = question
         self._pages = frozenset(page.path for page in pages_of(visitor.request) if page.roles & visitor.standings)
@@ -80,9 +83,8 @@ class AnswerStream(Response):
         return as_json(problem_of(error, self._pages))
 
     async def _travel(self, listener: Listener) -> None:
-        visitor = self._visitor
         try:  # the outermost handler of a request, as for connections
-            await visitor.services.requests.ordinary.serve(asking(visitor.caller), self._call(), listener)
+            await self._path.serve(asking(self._visitor.caller), self._call(), listener)
         except Exception as error:
             refused = to_api_error(error)
             if refused.status == _DEFECT:

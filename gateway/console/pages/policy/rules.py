@@ -11,12 +11,12 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from accounting.money import format_usd
+from gateway.app_state import Lanes, Settings
 from gateway.console.access import Manager, Visitor
 from gateway.console.pages.keys.figures import limit_lines
 from gateway.console.pages.keys.key_list import opening_rows
 from gateway.console.pages.keys.limits import place_of
 from gateway.console.renderer import page
-from gateway.settings import Settings
 from gateway.settings.base import FOREIGN, LaneName, Privacy
 
 router = APIRouter(prefix="/console/policy")
@@ -25,12 +25,12 @@ _LIMITS_SHOWN = 50
 
 
 @router.get("")
-async def show_policy(visitor: Manager) -> Response:
-    values = await asyncio.to_thread(_look, visitor)
+async def show_policy(visitor: Manager, lanes: Lanes, settings: Settings) -> Response:
+    values = await asyncio.to_thread(_look, visitor, lanes, settings)
     return page("policy/rules.html", visitor, tab="rules", **values)
 
 
-def _look(visitor: Visitor) -> dict[str, Any]:
+def _look(visitor: Visitor, present: Lanes, settings: Settings) -> dict[str, Any]:
     """Read the rules. Settings are shown only to operators; other admins see their keys and limits."""
     keys = opening_rows(visitor)
     lanes = Counter(lane for row in keys for lane in row.lanes)
@@ -38,11 +38,10 @@ def _look(visitor: Visitor) -> dict[str, Any]:
     scopes = visitor.directory.quotas.scopes(visitor.authority.within(None))
     with visitor.directory.read() as session:
         limits = limit_lines(session, scopes[:_LIMITS_SHOWN])
-    settings = visitor.services.settings
     return {
         "keys_count": len(keys),
         "lanes": [
-            (lane, lane in FOREIGN, lane in visitor.services.lanes, lane in settings.policy.lanes, lanes[lane])
+            (lane, lane in FOREIGN, lane in present, lane in settings.policy.lanes, lanes[lane])
             for lane in get_args(LaneName)
         ],
         "privacy": [(label, privacy[label]) for label in get_args(Privacy)],
@@ -53,14 +52,11 @@ def _look(visitor: Visitor) -> dict[str, Any]:
         "names": {f"key:{row.key_id}": f"key {row.name}" for row in keys},
         "limits_left_out": max(0, len(scopes) - _LIMITS_SHOWN),
         "cloud_models": settings.cloud.models if visitor.is_operator else {},
-        "sections": _sections(visitor),
+        "sections": _sections(settings) if visitor.is_operator else [],
     }
 
 
-def _sections(visitor: Visitor) -> list[tuple[str, str, list[Any]]]:
-    if not visitor.is_operator:
-        return []
-    settings = visitor.services.settings
+def _sections(settings: Settings) -> list[tuple[str, str, list[Any]]]:
     return [
         (
             "Third-party processing",

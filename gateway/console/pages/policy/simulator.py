@@ -9,8 +9,10 @@ from fastapi import APIRouter, Response
 from pydantic import BaseModel, Field, field_validator
 
 from gateway.admin.authority import Authority
+from gateway.admin.catalogue import model_names
 from gateway.admin.fields import Text
 from gateway.admin.route_trial import RouteQuestion, explain_route
+from gateway.app_state import Lanes, Router
 from gateway.console.access import Operator, Visitor
 from gateway.console.forms import Form, read_form, refused
 from gateway.console.pages.keys.key_list import opening_rows
@@ -65,23 +67,23 @@ class TrialForm(BaseModel):
 
 
 @router.get("")
-async def ask(visitor: Operator) -> Response:
-    models = _models(visitor)
+async def ask(visitor: Operator, lanes: Lanes) -> Response:
+    models = model_names(lanes)
     form: Form[TrialForm] = Form.showing(model=models[0] if models else None, prompt_tokens=20)
-    return await _page(visitor, form)
+    return await _page(visitor, lanes, form)
 
 
 @router.post("")
-async def try_request(visitor: Operator) -> Response:
+async def try_request(visitor: Operator, live: Router, lanes: Lanes) -> Response:
     form = await read_form(visitor, TrialForm)
     if form.value is None:
-        return await _page(visitor, form, status=400)
+        return await _page(visitor, lanes, form, status=400)
     question = RouteQuestion(request=form.value.as_request(), key=form.value.key)
     try:
-        decision = await explain_route(_asking(visitor), question)
+        decision = await explain_route(_asking(visitor), live, question)
     except (RequestInvalid, NotFound, Conflict) as error:
-        return await _page(visitor, _refused(form, error), status=400)
-    return await _page(visitor, form, decision)
+        return await _page(visitor, lanes, _refused(form, error), status=400)
+    return await _page(visitor, lanes, form, decision)
 
 
 def _asking(visitor: Visitor) -> Authority:
@@ -99,7 +101,11 @@ def _refused(form: Form[TrialForm], error: RequestInvalid | NotFound | Conflict)
 
 
 async def _page(
-    visitor: Visitor, form: Form[TrialForm], decision: dict[str, Any] | None = None, status: int = 200
+    visitor: Visitor,
+    lanes: Lanes,
+    form: Form[TrialForm],
+    decision: dict[str, Any] | None = None,
+    status: int = 200,
 ) -> Response:
     keys = await asyncio.to_thread(_keys, visitor)
     return page(
@@ -108,14 +114,10 @@ async def _page(
         status,
         form=form,
         decision=decision,
-        models=_models(visitor),
+        models=model_names(lanes),
         keys=keys,
         tab="try",
     )
-
-
-def _models(visitor: Visitor) -> list[str]:
-    return sorted({model for lane in visitor.services.lanes.values() for model in lane.models()})
 
 
 def _keys(visitor: Visitor) -> list[tuple[str, str]]:

@@ -10,7 +10,8 @@ from sqlalchemy import Row, select
 from sqlalchemy.orm import Session
 
 from accounting.tables import event_table, usage_table
-from gateway.billing.request_log import ROWS_MAX, RequestEntry, RequestLog
+from gateway.app_state import Ledger, RequestLog, Responses
+from gateway.billing.request_log import ROWS_MAX, RequestEntry
 from gateway.console.access import Viewer, Visitor
 from gateway.console.browser import is_htmx
 from gateway.console.pages.requests.wanted import as_shown, visible_to
@@ -71,20 +72,22 @@ class TimelineStep:
 
 
 @router.get("/{request_id}")
-async def show(request: Request, visitor: Viewer, request_id: RequestId) -> Response:
+async def show(
+    request: Request, visitor: Viewer, log: RequestLog, ledger: Ledger, responses: Responses, request_id: RequestId
+) -> Response:
     """Show the request as a page, or for a script as the drawer's content. Raises NotFound."""
-    entry = await asyncio.to_thread(find_visible, visitor, request_id)
+    entry = await asyncio.to_thread(find_visible, visitor, log, request_id)
     if entry is None:
         raise NotFound("Request not found. It may be another user's, or too old.")
-    values = await values_of(visitor, as_shown(entry, to_operator=visitor.is_operator))
+    values = await values_of(visitor, ledger, as_shown(entry, to_operator=visitor.is_operator))
+    values["turns"] = await stored_turns(visitor, responses, entry.request_id)
     if is_htmx(request):
         return partial("requests/one.html", visitor, in_drawer=True, **values)
     return page("requests/one_page.html", visitor, in_drawer=False, **values)
 
 
-def find_visible(visitor: Visitor, request_id: str) -> RequestEntry | None:
+def find_visible(visitor: Visitor, log: RequestLog, request_id: str) -> RequestEntry | None:
     """Return the request if the visitor may see it, that is, if the log would list it for them."""
-    log: RequestLog = visitor.services.request_log
     entry = log.find(request_id)
     if entry is None or visitor.is_operator:
         return entry
@@ -94,11 +97,10 @@ def find_visible(visitor: Visitor, request_id: str) -> RequestEntry | None:
     return next((row for row in rows if row.request_id == request_id), None)
 
 
-async def values_of(visitor: Visitor, entry: RequestEntry) -> dict[str, Any]:
+async def values_of(visitor: Visitor, ledger: Ledger, entry: RequestEntry) -> dict[str, Any]:
     """Return the template's values. Raises DatabaseFailing."""
-    booked = await visitor.services.ledger.look(lambda session: _booked(session, entry))
-    names = await visitor.services.ledger.look(lambda session: names_of(session, [entry.key_id]))
-    turns = await stored_turns(visitor, entry.request_id)
+    booked = await ledger.look(lambda session: _booked(session, entry))
+    names = await ledger.look(lambda session: names_of(session, [entry.key_id]))
     paths = {shown.path for shown in pages_of(visitor.request)}
     whole = _foretold(entry).get("end")
     assert isinstance(entry.decision, dict)
@@ -107,7 +109,6 @@ async def values_of(visitor: Visitor, entry: RequestEntry) -> dict[str, Any]:
         "decision": {"candidates": [], "rejected": [], "reason": ""} | entry.decision,
         "booked": booked,
         "key_name": names.get(entry.key_id, ""),
-        "turns": turns,
         "steps": steps_of(entry),
         "foretold_ms": whole,
         "tokens_per_s": tokens_per_s(entry),
@@ -196,12 +197,10 @@ class Turn:
     left_out: int = 0
 
 
-async def stored_turns(visitor: Visitor, request_id: str) -> list[Turn] | None:
+async def stored_turns(visitor: Visitor, responses: Responses, request_id: str) -> list[Turn] | None:
     """Return the turns; None if nothing is stored or it belongs to another user: not even admins can read it."""
     try:
-        found = await visitor.services.responses.find(
-            owner_of(visitor.caller), response_id(request_id.removeprefix("req_"))
-        )
+        found = await responses.find(owner_of(visitor.caller), response_id(request_id.removeprefix("req_")))
     except NotFound:
         return None
     return turns_of(found)

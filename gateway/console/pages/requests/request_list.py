@@ -7,6 +7,8 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request, Response
 
 from accounting.money import format_usd
+from gateway.admin.catalogue import model_names
+from gateway.app_state import Lanes, RequestLog
 from gateway.billing.request_filter import RequestFilter
 from gateway.billing.request_log import RequestEntry, RequestPage
 from gateway.console.access import Viewer, Visitor
@@ -31,18 +33,18 @@ Before = Annotated[str, Query(max_length=600, description="The cursor from the p
 
 
 @router.get("")
-async def show(request: Request, visitor: Viewer, before: Before = "") -> Response:
+async def show(request: Request, visitor: Viewer, log: RequestLog, lanes: Lanes, before: Before = "") -> Response:
     form, cursor = read_filters(request), _cursor(before)
     filters = form.value
     if filters is None:
-        return await _page(visitor, form, None, before, status=400)
+        return await _page(visitor, lanes, form, None, before, status=400)
     within = filters.within(visible_to(visitor))
-    values = await asyncio.to_thread(_look, visitor, within, cursor)
-    return await _page(visitor, form, values, before)
+    values = await asyncio.to_thread(_look, visitor, log, within, cursor)
+    return await _page(visitor, lanes, form, values, before)
 
 
 @router.get("/live")
-async def live(request: Request, visitor: Viewer) -> Response:
+async def live(request: Request, visitor: Viewer, log: RequestLog) -> Response:
     """Stream the log. Raises RequestInvalid, RoleForbids."""
     filters = read_filters(request).value
     if filters is None:
@@ -51,7 +53,7 @@ async def live(request: Request, visitor: Viewer) -> Response:
     filters.within(visible)
 
     async def render() -> list[Region | Points]:
-        found = await asyncio.to_thread(_look, visitor, filters.within(visible), None)
+        found = await asyncio.to_thread(_look, visitor, log, filters.within(visible), None)
         values = found | {"filters": filters, "is_first": True, "form": None}
         return [Region("request-rows", "requests/rows.html", values)]
 
@@ -59,7 +61,12 @@ async def live(request: Request, visitor: Viewer) -> Response:
 
 
 async def _page(
-    visitor: Visitor, form: Form[FilterForm], found: dict[str, Any] | None, before: str, status: int = 200
+    visitor: Visitor,
+    lanes: Lanes,
+    form: Form[FilterForm],
+    found: dict[str, Any] | None,
+    before: str,
+    status: int = 200,
 ) -> Response:
     return page(
         "requests/page.html",
@@ -69,17 +76,16 @@ async def _page(
         filters=form.value or FilterForm(),
         is_first=not before,
         keys=await asyncio.to_thread(_keys, visitor, form.text("key")),
-        models=sorted({model for lane in visitor.services.lanes.values() for model in lane.models()}),
+        models=model_names(lanes),
         lanes=LANES,
         csv_rows=ROWS_MAX,
         **(found or {"rows": [], "names": {}, "next": None}),
     )
 
 
-def _look(visitor: Visitor, filters: RequestFilter, before: Cursor | None) -> dict[str, Any]:
-    services = visitor.services
-    found: RequestPage = services.request_log.page(filters, PAGE_ROWS, before, _STRETCHES, has_decisions=False)
-    with services.directory.read() as session:
+def _look(visitor: Visitor, log: RequestLog, filters: RequestFilter, before: Cursor | None) -> dict[str, Any]:
+    found: RequestPage = log.page(filters, PAGE_ROWS, before, _STRETCHES, has_decisions=False)
+    with visitor.directory.read() as session:
         names = names_of(session, sorted({row.key_id for row in found.rows if row.key_id}))
     rows = [as_shown(row, to_operator=visitor.is_operator) for row in found.rows]
     return {"rows": rows, "names": names, "next": found.next}
@@ -88,7 +94,7 @@ def _look(visitor: Visitor, filters: RequestFilter, before: Cursor | None) -> di
 def _keys(visitor: Visitor, chosen: str) -> list[tuple[str, str]]:
     """Return the keys offered in the filter: the newest, and the selected one."""
     bound = visible_to(visitor).key_id
-    rows = [visitor.services.keys.row(bound)] if bound else rows_of(visitor, limit=_KEYS_SHOWN)
+    rows = [visitor.directory.keys.row(bound)] if bound else rows_of(visitor, limit=_KEYS_SHOWN)
     named = [(row.key_id, f"{row.name} ({row.prefix}…)") for row in rows]
     if chosen and chosen not in dict(named):
         named.insert(0, (chosen, chosen))
@@ -123,9 +129,9 @@ _COLUMNS = (
 
 
 @router.get("/csv")
-async def download(request: Request, visitor: Viewer) -> Response:
+async def download(request: Request, visitor: Viewer, log: RequestLog) -> Response:
     """Download the newest rows, sent while they are read. Raises RequestInvalid, RoleForbids."""
-    log, filters = visitor.services.request_log, read_filters(request).whole().within(visible_to(visitor))
+    filters = read_filters(request).whole().within(visible_to(visitor))
 
     async def read(before: Cursor | None, limit: int) -> tuple[Rows, Cursor | None]:
         rows, before = await asyncio.to_thread(log.page, filters, limit, before)

@@ -2,14 +2,16 @@
 
 import asyncio
 import shlex
-from typing import TYPE_CHECKING, Annotated
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
 
 from fastapi import Depends
 
 from accounting.money import format_usd
-from gateway.admin.idle import Idle, IdleWatch
 from gateway.admin.selling import checked
 from gateway.admin.settings_file import SettingsFile
+from gateway.app_state import Marketplace, OptionalMarketplace, OptionalPayments, Settings, bundle
 from gateway.console.access import Viewer, Visitor
 from gateway.console.forms import sentence
 from gateway.errors import RoleForbids
@@ -17,9 +19,6 @@ from gateway.settings import read_settings
 from market.settings.seller import SellingSettings
 from runtime.errors import NotFound
 from runtime.settings import SettingsInvalid
-
-if TYPE_CHECKING:
-    from market.marketplace.marketplace import Marketplace
 
 PATH = "/console/selling"
 
@@ -35,17 +34,26 @@ Seller = Annotated[Visitor, Depends(_seller)]
 """A seller of this marketplace or an instance admin. Also raises RoleForbids."""
 
 
-async def idle_now(visitor: Visitor) -> Idle:
-    """Return how idle the gateway is, as reported to the agent."""
-    watch: IdleWatch = visitor.request.app.state.idle
-    return await watch.state()
+@dataclass(frozen=True, slots=True)
+class _AccountSources:
+    settings: Settings
+    marketplace: OptionalMarketplace
+    payments_service: OptionalPayments
 
 
-def marketplace_of(visitor: Visitor, remedy: str) -> "Marketplace":
-    """Return the marketplace that this gateway operates. Raises NotFound with the remedy."""
-    if visitor.services.marketplace is None:
-        raise NotFound(f"This gateway is not a marketplace. {remedy}")
-    return visitor.services.marketplace
+Sources = Annotated[_AccountSources, bundle(_AccountSources)]
+"""What is known here of a seller's account: the settings, and the marketplace and payments if there are any."""
+
+
+def here(remedy: str) -> Any:
+    """Return the dependency on this gateway's marketplace. Raises NotFound with the remedy if there is none."""
+
+    async def find(marketplace: OptionalMarketplace) -> Marketplace:
+        if marketplace is None:
+            raise NotFound(f"This gateway is not a marketplace. {remedy}")
+        return marketplace
+
+    return Depends(find)
 
 
 def price(amount_nano: int) -> str:
@@ -53,18 +61,16 @@ def price(amount_nano: int) -> str:
     return f"${format_usd(amount_nano)}"
 
 
-async def settings_now(visitor: Visitor) -> SellingSettings:
+async def settings_now(settings: Settings) -> SellingSettings:
     """Return the settings as the agent would read them; if they cannot be read, those of this gateway."""
-    settings = visitor.services.settings
     try:
         return (await asyncio.to_thread(read_settings, data_dir=settings.data_dir)).selling
     except SettingsInvalid:
         return settings.selling
 
 
-def settings_problem(visitor: Visitor) -> str:
+def settings_problem(data_dir: Path) -> str:
     """Return why the agent would not start or would deviate from the file; empty if there is no problem."""
-    data_dir = visitor.services.settings.data_dir
     try:
         section, now = SettingsFile.of(data_dir).section(), read_settings(data_dir=data_dir).selling
     except SettingsInvalid as error:
@@ -76,9 +82,5 @@ def settings_problem(visitor: Visitor) -> str:
     return ""
 
 
-def file_of(visitor: Visitor) -> SettingsFile:
-    return SettingsFile.of(visitor.services.settings.data_dir)
-
-
-def command_of(visitor: Visitor) -> str:
-    return f"millrace sell --data-dir {shlex.quote(str(visitor.services.settings.data_dir))}"
+def command_of(data_dir: Path) -> str:
+    return f"millrace sell --data-dir {shlex.quote(str(data_dir))}"

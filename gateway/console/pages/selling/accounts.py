@@ -17,7 +17,9 @@ from accounting.errors import AmountInvalid
 from accounting.money import format_usd, parse_usd
 from accounting.payments.tables import Payout
 from gateway.admin import payments
+from gateway.app_state import Marketplace, OptionalPayments, Payments
 from gateway.console.access import Visitor
+from gateway.console.pages.selling.access import Sources, settings_now
 from gateway.errors import FeatureUnsupported, PaymentRefused
 from market.network.errors import Unreachable
 from market.settings.seller import SellingSettings
@@ -25,8 +27,6 @@ from runtime.errors import NotFound, Overloaded, RequestInvalid, ServiceError
 from runtime.times import at
 
 if TYPE_CHECKING:
-    from gateway.billing.payments.payments_service import PaymentsService
-    from market.marketplace.marketplace import Marketplace
     from market.network.outbound import OutboundReply
 
 PAYOUTS_SHOWN = 20
@@ -142,14 +142,11 @@ class _Refused(Struct, frozen=True):
 class OwnAccount:
     """The visitor's account at this gateway."""
 
-    desk: "Marketplace"
-    visitor: Visitor
+    desk: Marketplace
+    payments_service: OptionalPayments
+    user_id: str
     marketplace: str = "this marketplace"
     is_here: bool = True
-
-    @property
-    def _user(self) -> str:
-        return self.visitor.caller.user_id
 
     async def conditions(self) -> Conditions:
         terms = self.desk.context.terms
@@ -166,41 +163,41 @@ class OwnAccount:
         # Marketplace and market code is imported on use only: most gateways have neither.
         from gateway.admin.marketplace import show_seller
 
-        return msgspec.convert(await show_seller(self.desk, self._user), Standing, dec_hook=_read)
+        return msgspec.convert(await show_seller(self.desk, self.user_id), Standing, dec_hook=_read)
 
     async def connect(self) -> Connect:
         payments_service = self._payments_service()
         try:
-            account = await payments_service.ask(payments_service.payments.sellers.find, self._user)
+            account = await payments_service.ask(payments_service.payments.sellers.find, self.user_id)
         except NotFound:
             return Connect(is_ready=False, has_account=False)
         return Connect(account.is_ready, account.frozen_reason or account.reason, account.account_id is not None)
 
     async def onboard(self, once: str) -> str:
         """Return the address of a Stripe page, valid for minutes; `once` is the idempotency key."""
-        return await payments.onboard(self._payments_service(), self._user, once)
+        return await payments.onboard(self._payments_service(), self.user_id, once)
 
     async def payouts(self) -> tuple[PayoutLine, ...]:
         payments_service = self._payments_service()
         found = await payments_service.ask(
-            payments_service.payments.payouts.newest, self._user, None, PAYOUTS_SHOWN
+            payments_service.payments.payouts.newest, self.user_id, None, PAYOUTS_SHOWN
         )
         return tuple(map(_line, found))
 
     async def pay_out(self, amount_nano: int, once: str) -> PayoutLine:
         """Open a payout; repeated with the same `once` it is the same payout."""
-        return _line(await payments.open_payout(self._payments_service(), self._user, once, amount_nano))
+        return _line(await payments.open_payout(self._payments_service(), self.user_id, once, amount_nano))
 
     async def bounds(self) -> Bounds:
         payments_service = self._payments_service()
         terms = payments_service.payments.payouts.context.terms
-        rows = await payments_service.ask(payments_service.payments.payouts.newest, self._user, None, _OF_A_DAY)
+        rows = await payments_service.ask(payments_service.payments.payouts.newest, self.user_id, None, _OF_A_DAY)
         since_ns = time.time_ns() - _DAY_NS
         today = (row.amount_nano for row in rows if row.created_ns > since_ns and row.status not in _GONE)
         return Bounds(terms.payout_min_nano, terms.payout_day_max_nano, sum(today))
 
-    def _payments_service(self) -> "PaymentsService":
-        return payments.payments_of(self.visitor.services)
+    def _payments_service(self) -> Payments:
+        return payments.payments_of(self.payments_service)
 
 
 def _line(row: Payout) -> PayoutLine:
@@ -281,16 +278,22 @@ class RemoteAccount:
 Account = OwnAccount | RemoteAccount
 
 
-def account_of(visitor: Visitor, settings: SellingSettings) -> Account | None:
+async def account_now(visitor: Visitor, sources: Sources) -> Account | None:
+    """Return what `account_of` returns by the settings as the agent would read them."""
+    return account_of(visitor, sources, await settings_now(sources.settings))
+
+
+def account_of(visitor: Visitor, sources: Sources, settings: SellingSettings) -> Account | None:
     """Return the account where this visitor's sales are posted; None if no marketplace is known.
 
     The configured marketplace belongs to the machine: only operators see it; sellers see their account here.
     """
-    services = visitor.services
     if visitor.is_operator and settings.marketplace_url is not None:
         key = settings.marketplace_key.get_secret_value() if settings.marketplace_key else None
         return RemoteAccount(settings.marketplace_url.rstrip("/"), key, settings.allows_loopback)
-    return None if services.marketplace is None else OwnAccount(services.marketplace, visitor)
+    if sources.marketplace is None:
+        return None
+    return OwnAccount(sources.marketplace, sources.payments_service, visitor.caller.user_id)
 
 
 async def standing_of(account: Account | None) -> tuple[Standing | None, str]:

@@ -9,9 +9,10 @@ from pydantic import BaseModel
 from accounting.money import UsdAmount, format_usd
 from accounting.payments.terms import NANO_PER_CENT
 from gateway.admin.statement import COLUMNS, row
+from gateway.app_state import Marketplace, OptionalMarketplace
 from gateway.console.access import Visitor
 from gateway.console.forms import Form, NoFields, fresh, submit_once
-from gateway.console.pages.selling.access import PATH, Seller, marketplace_of, settings_now
+from gateway.console.pages.selling.access import PATH, Seller, Sources, here
 from gateway.console.pages.selling.accounts import (
     Account,
     Bounds,
@@ -19,7 +20,7 @@ from gateway.console.pages.selling.accounts import (
     Connect,
     PayoutLine,
     Standing,
-    account_of,
+    account_now,
 )
 from gateway.console.renderer import go, page
 from gateway.errors import FeatureUnsupported, RoleForbids
@@ -33,6 +34,8 @@ EARNINGS = f"{PATH}/earnings"
 _LINES_MAX = 1_000
 
 router = APIRouter(prefix=EARNINGS)
+
+Here = Annotated["Marketplace", here("Download the statement from the marketplace where you sell.")]
 
 Before = Annotated[int | None, Query(ge=1, le=2**63 - 1)]
 
@@ -56,37 +59,36 @@ class Sheet:
 
 
 @router.get("")
-async def show(visitor: Seller) -> Response:
-    return await _page(visitor)
+async def show(visitor: Seller, sources: Sources) -> Response:
+    return await _page(visitor, sources)
 
 
 @router.post("/payout")
-async def pay_out(visitor: Seller) -> Response:
+async def pay_out(visitor: Seller, sources: Sources) -> Response:
     """Pay out part of the available earnings."""
-    account = await _account(visitor)
+    account = await _account(visitor, sources)
     made, form = await submit_once(visitor, NewPayout, lambda fields, once: account.pay_out(fields.amount, once))
     if made is None:
-        return await _page(visitor, form, 400)
+        return await _page(visitor, sources, form, 400)
     return go(visitor, EARNINGS, f"Payout of ${format_usd(made.amount_nano)}: {made.status}.")
 
 
 @router.post("/onboard")
-async def onboard(visitor: Seller) -> Response:
+async def onboard(visitor: Seller, sources: Sources) -> Response:
     """Open a Stripe page where the seller enters their identity and bank account."""
-    account = await _account(visitor)
+    account = await _account(visitor, sources)
     url, form = await submit_once(visitor, NoFields, lambda _, once: account.onboard(once))
     if url is None:
-        return await _page(visitor, link_form=form, status=400)
-    return await _page(visitor, link=url)
+        return await _page(visitor, sources, link_form=form, status=400)
+    return await _page(visitor, sources, link=url)
 
 
 @router.get("/statement.csv")
-async def statement_csv(visitor: Seller, before: Before = None) -> Response:
+async def statement_csv(visitor: Seller, marketplace: Here, before: Before = None) -> Response:
     """Download all entries of the visitor's earnings here, newest first, a thousand lines at a time.
 
     Raises NotFound if this gateway is not a marketplace.
     """
-    marketplace = marketplace_of(visitor, "Download the statement from the marketplace where you sell.")
     from gateway.console.pages.selling.maturity import newest_lines
 
     user_id = visitor.caller.user_id
@@ -100,9 +102,9 @@ async def statement_csv(visitor: Seller, before: Before = None) -> Response:
     return sheet("earnings", COLUMNS, rows, after)
 
 
-async def _account(visitor: Visitor) -> Account:
+async def _account(visitor: Visitor, sources: Sources) -> Account:
     """Return the account. Raises NotFound if there is no marketplace, RoleForbids."""
-    account = account_of(visitor, await settings_now(visitor))
+    account = await account_now(visitor, sources)
     if account is None:
         raise NotFound("No marketplace set up. Enter one in “List idle capacity”.")
     if not account.is_here and not visitor.may_administer:
@@ -111,13 +113,13 @@ async def _account(visitor: Visitor) -> Account:
     return account
 
 
-async def _sheet(visitor: Visitor, account: Account) -> Sheet:
+async def _sheet(visitor: Visitor, account: Account, marketplace: OptionalMarketplace) -> Sheet:
     """Read what the marketplace provides; if it is unreachable, report one problem, not one per part."""
     try:
         conditions, standing = await account.conditions(), await account.standing()
     except ServiceError as error:
         return Sheet(problem=error.message)
-    money = await _money(visitor) if account.is_here else None
+    money = await _money(marketplace, visitor.caller.user_id) if account.is_here else None
     found = Sheet(conditions, standing, money=money)
     try:
         connect, payouts, bounds = await account.connect(), await account.payouts(), await account.bounds()
@@ -128,9 +130,8 @@ async def _sheet(visitor: Visitor, account: Account) -> Sheet:
     return Sheet(conditions, standing, connect, payouts, bounds, money, takes_payments=True)
 
 
-async def _money(visitor: Visitor) -> "Money | None":
+async def _money(marketplace: OptionalMarketplace, user_id: str) -> "Money | None":
     """Return pending earnings and the newest entries if this gateway is the marketplace."""
-    marketplace, user_id = visitor.services.marketplace, visitor.caller.user_id
     if marketplace is None:
         return None
     from gateway.console.pages.selling.maturity import money_of
@@ -140,14 +141,15 @@ async def _money(visitor: Visitor) -> "Money | None":
 
 async def _page(
     visitor: Visitor,
+    sources: Sources,
     form: Form[NewPayout] | None = None,
     status: int = 200,
     *,
     link_form: Form[NoFields] | None = None,
     link: str = "",
 ) -> Response:
-    account = account_of(visitor, await settings_now(visitor))
-    found = await _sheet(visitor, account) if account else Sheet()
+    account = await account_now(visitor, sources)
+    found = await _sheet(visitor, account, sources.marketplace) if account else Sheet()
     payable_nano = found.standing.earned.payable if found.standing else 0
     return page(
         "selling/earnings.html",

@@ -4,13 +4,10 @@ import asyncio
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from gateway.app_state import OptionalMarketplace
 from gateway.console.access import Visitor
 from gateway.console.feeds import LivePage, Points, Region
-
-if TYPE_CHECKING:
-    from market.marketplace.marketplace import Marketplace
 
 NEWS_NS = 86_400 * 10**9
 """Older sales are not announced, so a browser without stored state shows no old news."""
@@ -35,8 +32,9 @@ class FirstSales:
     which does not record sales by listing.
     """
 
-    def __init__(self, market: Path) -> None:
+    def __init__(self, market: Path, marketplace: OptionalMarketplace) -> None:
         self._market = market
+        self._marketplace = marketplace
         self._of_listings: dict[str, FirstSale] = {}
         self._last_row = 0
         self._of_sellers: dict[str, FirstSale] = {}
@@ -59,7 +57,7 @@ class FirstSales:
             await self._look_at_listings()
             known = list(self._of_listings.values())
         else:
-            await self._look_at_seller(visitor.services.marketplace, visitor.caller.user_id)
+            await self._look_at_seller(visitor.caller.user_id)
             mine = self._of_sellers.get(visitor.caller.user_id)
             known = [mine] if mine else []
         since_ns = time.time_ns() - NEWS_NS
@@ -75,7 +73,8 @@ class FirstSales:
         for first in firsts:
             self._of_listings.setdefault(first.key, first)
 
-    async def _look_at_seller(self, marketplace: "Marketplace | None", user_id: str) -> None:
+    async def _look_at_seller(self, user_id: str) -> None:
+        marketplace = self._marketplace
         if marketplace is None or user_id in self._of_sellers or not self._is_time(user_id):
             return
         from gateway.console.pages.selling.desks import first_drawn

@@ -6,9 +6,10 @@ from fastapi import APIRouter, Response
 from pydantic import BaseModel, Field
 
 from gateway.admin.fields import Text
+from gateway.app_state import Marketplace
 from gateway.console.access import Operator, Visitor
 from gateway.console.forms import Form, pressed, read_form, refused, submit
-from gateway.console.pages.selling.access import PATH, marketplace_of
+from gateway.console.pages.selling.access import PATH, here
 from gateway.console.renderer import go, page
 from gateway.parameters import Named, OptionalText
 from runtime.errors import NotFound, ServiceError
@@ -17,9 +18,10 @@ if TYPE_CHECKING:
     from market.marketplace.marketplace import Marketplace
 
 MARKETPLACE = f"{PATH}/marketplace"
-_REMEDY = "Start it with `millrace up --marketplace` to make it one."
 
 router = APIRouter(prefix=MARKETPLACE)
+
+Here = Annotated["Marketplace", here("Start it with `millrace up --marketplace` to make it one.")]
 
 
 class Why(BaseModel):
@@ -35,25 +37,24 @@ class Forfeit(Why):
 
 
 @router.get("")
-async def show(visitor: Operator, seller: OptionalText = None) -> Response:
-    return await _page(visitor, seller=seller)
+async def show(visitor: Operator, marketplace: Here, seller: OptionalText = None) -> Response:
+    return await _page(visitor, marketplace, seller=seller)
 
 
 @router.post("/sellers/{user}/suspend")
-async def suspend(visitor: Operator, user: Named) -> Response:
+async def suspend(visitor: Operator, marketplace: Here, user: Named) -> Response:
     """Suspend a seller: no new allocations, and pending earnings stay pending until reinstatement."""
-    marketplace, form = marketplace_of(visitor, _REMEDY), await read_form(visitor, Why)
+    form = await read_form(visitor, Why)
     from gateway.admin import marketplace as admin
 
     done, form = await submit(form, lambda fields: admin.suspend(marketplace, visitor.authority, user, fields.why))
     if done is None:
-        return await _page(visitor, form=form, about=f"suspend-{user}", status=400)
+        return await _page(visitor, marketplace, form=form, about=f"suspend-{user}", status=400)
     return go(visitor, MARKETPLACE, f"{user} is suspended.")
 
 
 @router.post("/sellers/{user}/reinstate")
-async def reinstate(visitor: Operator, user: Named) -> Response:
-    marketplace = marketplace_of(visitor, _REMEDY)
+async def reinstate(visitor: Operator, marketplace: Here, user: Named) -> Response:
     await pressed(visitor)
     from gateway.admin import marketplace as admin
 
@@ -62,9 +63,9 @@ async def reinstate(visitor: Operator, user: Named) -> Response:
 
 
 @router.post("/sellers/{user}/forfeit")
-async def forfeit(visitor: Operator, user: Named) -> Response:
+async def forfeit(visitor: Operator, marketplace: Here, user: Named) -> Response:
     """Return the seller's pending earnings to the buyers, permanently."""
-    marketplace, form = marketplace_of(visitor, _REMEDY), await read_form(visitor, Forfeit)
+    form = await read_form(visitor, Forfeit)
     from gateway.admin import marketplace as admin
 
     if form.value is not None and form.value.name.strip() != user:
@@ -72,17 +73,16 @@ async def forfeit(visitor: Operator, user: Named) -> Response:
 
     done, form = await submit(form, lambda fields: admin.forfeit(marketplace, visitor.authority, user, fields.why))
     if done is None:
-        return await _page(visitor, form=form, about=f"forfeit-{user}", status=400)
+        return await _page(visitor, marketplace, form=form, about=f"forfeit-{user}", status=400)
     return go(visitor, MARKETPLACE, f"{done['sales']} sales of {user} were refunded to the buyers.")
 
 
 @router.post("/disputes/{dispute}/decide")
-async def decide(visitor: Operator, dispute: Named) -> Response:
+async def decide(visitor: Operator, marketplace: Here, dispute: Named) -> Response:
     """Retry deciding an overdue dispute without an answer; the rule decides, not the operator.
 
     Raises NotFound if the dispute is not overdue.
     """
-    marketplace = marketplace_of(visitor, _REMEDY)
     await pressed(visitor)
     from gateway.console.pages.selling.desks import dispute_views
 
@@ -97,19 +97,19 @@ async def decide(visitor: Operator, dispute: Named) -> Response:
             await marketplace.ask(marketplace.settlements.submit, row.allocation_digest, ())
     except ServiceError as error:
         form: Form[Why] = refused(Form(), error)
-        return await _page(visitor, form=form, about="disputes", status=409)
+        return await _page(visitor, marketplace, form=form, about="disputes", status=409)
     return go(visitor, f"{MARKETPLACE}#disputes", f"The dispute is {row.status}: {row.reason or 'no change'}.")
 
 
 async def _page(
     visitor: Visitor,
+    marketplace: Marketplace,
     *,
     seller: str | None = None,
     form: Form[Any] | None = None,
     about: str = "",
     status: int = 200,
 ) -> Response:
-    marketplace = marketplace_of(visitor, _REMEDY)
     values = await marketplace.ask(_look, marketplace, seller)
     return page(
         "selling/marketplace.html",
@@ -125,7 +125,7 @@ async def _page(
     )
 
 
-def _look(marketplace: "Marketplace", seller: str | None) -> dict[str, Any]:
+def _look(marketplace: Marketplace, seller: str | None) -> dict[str, Any]:
     from gateway.console.pages.selling.desks import dispute_views, trades
     from gateway.console.pages.selling.maturity import day_written
     from gateway.console.pages.selling.sellers_here import reserves_of, sellers_of, sums, withheld_of

@@ -4,23 +4,25 @@ import asyncio
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import APIRouter, Response
 
+from gateway.app_state import IdleWatch, OptionalMarketplace, Pauses, PreemptibleJobs, bundle
 from gateway.console.access import Operator, Visitor
 from gateway.console.forms import pressed
 from gateway.console.live import live_parts
 from gateway.console.pages.selling.access import (
     PATH,
     Seller,
+    Sources,
     command_of,
-    idle_now,
     price,
     settings_now,
     settings_problem,
 )
-from gateway.console.pages.selling.accounts import account_of, standing_of
+from gateway.console.pages.selling.accounts import account_now, standing_of
 from gateway.console.pages.selling.agent import AgentView, agent_view
 from gateway.console.renderer import go, page
 from market.settings.seller import SellingSettings
@@ -52,9 +54,19 @@ class Check:
     helps: str
 
 
+@dataclass(frozen=True, slots=True)
+class _SellingSources:
+    account: Sources
+    idle: IdleWatch
+    jobs: PreemptibleJobs
+
+
+AllSources = Annotated[_SellingSources, bundle(_SellingSources)]
+
+
 @router.get("")
-async def show(visitor: Seller) -> Response:
-    account = account_of(visitor, await settings_now(visitor))
+async def show(visitor: Seller, sources: AllSources) -> Response:
+    account = await account_now(visitor, sources.account)
     standing, problem = await standing_of(account)
     return page(
         "selling/page.html",
@@ -63,95 +75,94 @@ async def show(visitor: Seller) -> Response:
         account=account,
         standing=standing,
         problem=problem,
-        **await _values(visitor),
+        **await _values(visitor, sources),
     )
 
 
 @router.get("/live")
-async def live(visitor: Seller) -> Response:
+async def live(visitor: Seller, sources: AllSources) -> Response:
     # Each seller, operators included, has their own allocations.
     key, parts = f"selling:{visitor.caller.user_id}", _PARTS if visitor.is_operator else _SELLER_PARTS
-    return await live_parts(visitor, key, _EVERY_S, parts, lambda: _values(visitor))
+    return await live_parts(visitor, key, _EVERY_S, parts, lambda: _values(visitor, sources))
 
 
 @router.get("/started")
-async def started(visitor: Operator) -> Response:
+async def started(visitor: Operator, sources: AllSources) -> Response:
     """Show the wizard's last page: the command that starts the agent, and whether the agent runs."""
-    return page("selling/started.html", visitor, tab="list", **await _values(visitor))
+    return page("selling/started.html", visitor, tab="list", **await _values(visitor, sources))
 
 
 @router.get("/started/live")
-async def started_live(visitor: Operator) -> Response:
+async def started_live(visitor: Operator, sources: AllSources) -> Response:
     parts = {"selling-checks": "selling/checks.html"}
-    return await live_parts(visitor, "selling started", _STARTED_EVERY_S, parts, lambda: _values(visitor))
+    return await live_parts(visitor, "selling started", _STARTED_EVERY_S, parts, lambda: _values(visitor, sources))
 
 
 @router.post("/pause")
-async def pause(visitor: Operator) -> Response:
+async def pause(visitor: Operator, pauses: Pauses) -> Response:
     await pressed(visitor)
-    await visitor.services.pauses.pause("selling", visitor.actor)
+    await pauses.pause("selling", visitor.actor)
     return go(visitor, PATH, "Selling is paused until you resume it.")
 
 
 @router.post("/resume")
-async def resume(visitor: Operator) -> Response:
+async def resume(visitor: Operator, pauses: Pauses) -> Response:
     await pressed(visitor)
-    await visitor.services.pauses.resume("selling", visitor.actor)
+    await pauses.resume("selling", visitor.actor)
     return go(visitor, PATH, "Selling is resumed.")
 
 
-async def _values(visitor: Visitor) -> dict[str, Any]:
+async def _values(visitor: Visitor, sources: AllSources) -> dict[str, Any]:
     """Return the machine's state for operators; for sellers their trade as the marketplace knows it."""
-    values: dict[str, Any] = {"is_operator": visitor.is_operator, "marketplace_trades": await _trades(visitor)}
+    trades = await _trades(sources.account.marketplace, visitor.caller.user_id)
+    values: dict[str, Any] = {"is_operator": visitor.is_operator, "marketplace_trades": trades}
     if not visitor.is_operator:
         return values
     # Market code is imported only when this page is viewed.
     from gateway.console.pages.selling.records import AgentFiles
 
-    services, settings = visitor.services, await settings_now(visitor)
-    files = AgentFiles(DataFolder(services.settings.data_dir).market)
+    data_dir, settings = sources.account.settings.data_dir, await settings_now(sources.account.settings)
+    files = AgentFiles(DataFolder(data_dir).market)
     now_ms = time.time_ns() // 10**6
-    identity, listings, sold, problem = await asyncio.to_thread(_of_files, visitor, files, now_ms)
-    preemptible_jobs, idle = services.preemptible_jobs, await idle_now(visitor)
+    identity, listings, sold, problem = await asyncio.to_thread(_of_files, data_dir, files, now_ms)
+    jobs = sources.jobs
     view = agent_view(
-        preemptible_jobs.agent,
+        jobs.agent,
         time.monotonic(),
-        len(preemptible_jobs.stays),
-        is_paused=preemptible_jobs.is_paused,
-        idle=idle,
+        len(jobs.stays),
+        is_paused=jobs.is_paused,
+        idle=await sources.idle.state(),
         settings=settings,
     )
     return values | {
         "price": price,
         "settings_problem": problem,
         "view": view,
-        "is_paused": preemptible_jobs.is_paused,
+        "is_paused": jobs.is_paused,
         "identity": identity,
         "listings": listings,
         "sold": sold,
         "settings": settings,
-        "preemptible_jobs": len(preemptible_jobs.stays),
+        "preemptible_jobs": len(jobs.stays),
         "checks": checks(bool(settings.models), view, listings, settings),
         "differs": differs(listings, settings),
         "has_section": bool(settings.models),
-        "command": command_of(visitor),
+        "command": command_of(data_dir),
     }
 
 
 def _of_files(
-    visitor: Visitor, files: "AgentFiles", now_ms: int
+    data_dir: Path, files: "AgentFiles", now_ms: int
 ) -> "tuple[str | None, tuple[Listed, ...], Sold, str]":
-    return files.identity(), files.listings(now_ms), files.sold(now_ms), settings_problem(visitor)
+    return files.identity(), files.listings(now_ms), files.sold(now_ms), settings_problem(data_dir)
 
 
-async def _trades(visitor: Visitor) -> list[Any] | None:
-    """Return this visitor's allocations at this marketplace; None if it is not a marketplace."""
-    marketplace = visitor.services.marketplace
+async def _trades(marketplace: OptionalMarketplace, user_id: str) -> list[Any] | None:
+    """Return this user's allocations at this marketplace; None if it is not a marketplace."""
     if marketplace is None:
         return None
     from gateway.console.pages.selling.desks import trades
 
-    user_id = visitor.caller.user_id
     return await marketplace.ask(lambda: trades(marketplace, user_id, is_open=True))
 
 

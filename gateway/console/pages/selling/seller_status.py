@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 from fastapi import APIRouter, Query, Response
 from pydantic import BaseModel, Field
 
+from gateway.app_state import Marketplace
 from gateway.console.access import Visitor
 from gateway.console.forms import Form, submit_form
-from gateway.console.pages.selling.access import PATH, Seller, marketplace_of, settings_now
+from gateway.console.pages.selling.access import PATH, Seller, Sources, here, settings_now
 from gateway.console.pages.selling.accounts import account_of, standing_of
 from gateway.console.renderer import go, page
 from market.protocol.channels.terms import LANES_MAX
@@ -35,9 +36,10 @@ LOOKED_AT: dict[Tier, str] = {
     "tee": "reserved: not checked yet",
 }
 
-_REMEDY = "Open disputes on the marketplace where you sold."
 
 router = APIRouter(prefix=STANDING)
+
+Here = Annotated["Marketplace", here("Open disputes on the marketplace where you sold.")]
 
 Id = Annotated[str, Query(pattern="^[0-9a-f]{64}$")]
 Lane = Annotated[int, Query(ge=0, lt=LANES_MAX)]
@@ -51,9 +53,10 @@ class Brought(BaseModel):
 
 
 @router.get("")
-async def show(visitor: Seller) -> Response:
-    settings = await settings_now(visitor)
-    account, marketplace = account_of(visitor, settings), visitor.services.marketplace
+async def show(visitor: Seller, sources: Sources) -> Response:
+    settings = await settings_now(sources.settings)
+    marketplace = sources.marketplace
+    account = account_of(visitor, sources, settings)
     standing, problem = await standing_of(account)
     values: dict[str, Any] = {"record": None, "disputes": None, "lanes": []}
     if marketplace is not None and (account is None or account.is_here):
@@ -65,7 +68,7 @@ async def show(visitor: Seller) -> Response:
         account=account,
         standing=standing,
         problem=problem,
-        looked=await _looked(visitor, standing.identities if standing else ()),
+        looked=await _looked(visitor, sources, standing.identities if standing else ()),
         speaker=marketplace.context.speaker.id if marketplace is not None else "",
         tiers=LOOKED_AT,
         shows_denied=settings.shows_denied_prompts,
@@ -74,17 +77,16 @@ async def show(visitor: Seller) -> Response:
 
 
 @router.get("/dispute")
-async def show_dispute(visitor: Seller, allocation: Id, lane: Lane) -> Response:
-    return await _dispute_page(visitor, allocation, lane)
+async def show_dispute(visitor: Seller, marketplace: Here, allocation: Id, lane: Lane) -> Response:
+    return await _dispute_page(visitor, marketplace, allocation, lane)
 
 
 @router.post("/dispute")
-async def open_dispute(visitor: Seller, allocation: Id, lane: Lane) -> Response:
+async def open_dispute(visitor: Seller, marketplace: Here, allocation: Id, lane: Lane) -> Response:
     """Submit the text through the marketplace's own route; the first to do so opens the dispute, at a fee.
 
     Raises NotFound if the visitor has no such allocation.
     """
-    marketplace = marketplace_of(visitor, _REMEDY)
     from gateway.console.pages.selling.desks import allocation_raw, bring_text
 
     raw = await marketplace.ask(allocation_raw, marketplace, allocation, visitor.caller.user_id)
@@ -95,13 +97,13 @@ async def open_dispute(visitor: Seller, allocation: Id, lane: Lane) -> Response:
         visitor, Brought, lambda new: bring_text(marketplace, user_id, raw, lane, new.content, new.reasoning)
     )
     if done is None:
-        return await _dispute_page(visitor, allocation, lane, form, 400)
+        return await _dispute_page(visitor, marketplace, allocation, lane, form, 400)
     is_open = done.status == "open"
     word = "is open. The other side has one day to answer" if is_open else f"is decided: {done.reason}"
     return go(visitor, f"{STANDING}#disputes", f"The dispute {word}.")
 
 
-def _of_marketplace(marketplace: "Marketplace", user_id: str) -> dict[str, Any]:
+def _of_marketplace(marketplace: Marketplace, user_id: str) -> dict[str, Any]:
     from gateway.console.pages.selling.desks import dispute_views, open_lanes, record_of
 
     return {
@@ -111,14 +113,16 @@ def _of_marketplace(marketplace: "Marketplace", user_id: str) -> dict[str, Any]:
     }
 
 
-async def _looked(visitor: Visitor, identities: Sequence[str]) -> "list[tuple[str, AuditFinding]]":
+async def _looked(
+    visitor: Visitor, sources: Sources, identities: Sequence[str]
+) -> "list[tuple[str, AuditFinding]]":
     """Return findings with their auditors from the marketplace's own records, else from the agent's."""
     from gateway.console.pages.selling.desks import findings_about
     from gateway.console.pages.selling.records import AgentFiles
 
-    if visitor.services.marketplace is not None:
-        return await visitor.services.marketplace.ask(findings_about, visitor.services.marketplace, identities)
-    files = AgentFiles(DataFolder(visitor.services.settings.data_dir).market)
+    if sources.marketplace is not None:
+        return await sources.marketplace.ask(findings_about, sources.marketplace, identities)
+    files = AgentFiles(DataFolder(sources.settings.data_dir).market)
     return await asyncio.to_thread(_agent_findings, files) if visitor.is_operator else []
 
 
@@ -135,9 +139,13 @@ def _agent_findings(files: "AgentFiles") -> "list[tuple[str, AuditFinding]]":
 
 
 async def _dispute_page(
-    visitor: Visitor, allocation: str, lane: int, form: Form[Brought] | None = None, status: int = 200
+    visitor: Visitor,
+    marketplace: Marketplace,
+    allocation: str,
+    lane: int,
+    form: Form[Brought] | None = None,
+    status: int = 200,
 ) -> Response:
-    marketplace = marketplace_of(visitor, _REMEDY)
     from gateway.console.pages.selling.desks import facts_of_lane
 
     values = await marketplace.ask(facts_of_lane, marketplace, visitor.caller.user_id, allocation, lane)

@@ -5,7 +5,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from statistics import median
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -15,16 +15,14 @@ from cluster.plans.forecast import Prediction
 from gateway.advice.break_even import own_nano_per_mtok
 from gateway.advice.question import OwnCost
 from gateway.advice.service import cloud_prices
+from gateway.app_state import Controller, IdleWatch, Lanes, RequestLog, Settings, bundle
 from gateway.billing.request_filter import RequestFilter
 from gateway.billing.request_log import RequestEntry
-from gateway.console.access import Visitor
 from gateway.console.figures.cloud_prices import CloudEquals
-from gateway.console.pages.selling.access import idle_now
 from gateway.dialects.openai import GENERATES
 from gateway.lanes.base import Offer
 from gateway.lanes.preemptible.admission import OWN
 from gateway.lanes.preemptible.spare import SpareModel
-from gateway.services import Services
 from market.errors import ListingInvalid, RecordInvalid
 from market.protocol.listings.listing import read_listing
 from market.protocol.records.envelope import Saying, sign
@@ -72,17 +70,29 @@ class Here:
     pace: SalesPace | None
 
 
-async def models_here(visitor: Visitor, sold: Sequence[Mapping[str, Any]] = ()) -> list[Here]:
+@dataclass(frozen=True, slots=True)
+class _Machine:
+    settings: Settings
+    lanes: Lanes
+    controller: Controller
+    idle: IdleWatch
+    log: RequestLog
+
+
+Machine = Annotated[_Machine, bundle(_Machine)]
+"""What is known of the local models: their lanes, whether they are idle, and their recent answers."""
+
+
+async def models_here(machine: Machine, sold: Sequence[Mapping[str, Any]] = ()) -> list[Here]:
     """Return every local model that generates text, those that can be sold first.
 
     `sold` are the models in the settings file.
     """
-    services, idle = visitor.services, await idle_now(visitor)
-    spare = {model.id: model for model in idle.models}
-    lanes = [lane for name, lane in services.lanes.items() if name in OWN]
+    spare = {model.id: model for model in (await machine.idle.state()).models}
+    lanes = [lane for name, lane in machine.lanes.items() if name in OWN]
     offers = {name: list(lane.offers(name)) for lane in lanes for name in lane.models()}
     texts = {name: some for name, some in offers.items() if any(not o.kinds.isdisjoint(GENERATES) for o in some)}
-    paces = await asyncio.to_thread(lambda: {name: pace_now(services, name) for name in texts})
+    paces = await asyncio.to_thread(lambda: {name: pace_now(machine.log, name) for name in texts})
     named = {str(one.get("model")): one for one in sold}
     found = [
         Here(name, spare.get(name), _lacks(spare.get(name), some, named.get(name, {})), paces[name])
@@ -91,22 +101,20 @@ async def models_here(visitor: Visitor, sold: Sequence[Mapping[str, Any]] = ()) 
     return sorted(found, key=lambda here: (bool(here.lacks), here.name))
 
 
-def pace_now(services: Services, model: str) -> SalesPace | None:
+def pace_now(log: RequestLog, model: str) -> SalesPace | None:
     """Return the pace of the latest local answers. Reads the request log."""
     rows = [
         row
         for lane in OWN
-        for row in services.request_log.page(
-            RequestFilter(model=model, lane=lane, status=(200, 200)), _LOOKED_AT
-        ).rows
+        for row in log.page(RequestFilter(model=model, lane=lane, status=(200, 200)), _LOOKED_AT).rows
     ]
     return pace_of(rows)
 
 
-def cloud_prices_of(services: Services, model: str) -> list[Price]:
+def cloud_prices_of(settings: Settings, lanes: Lanes, model: str) -> list[Price]:
     """Return what clouds charge for the same model, as far as a price is known."""
-    alike = [each.price for each in cloud_prices(services.settings.cloud, services.lanes, model)]
-    equals = CloudEquals(services.lanes, services.settings.costs.compared_with)
+    alike = [each.price for each in cloud_prices(settings.cloud, lanes, model)]
+    equals = CloudEquals(lanes, settings.costs.compared_with)
     return [*alike, *equals.prices([model])[model]]
 
 
@@ -134,7 +142,7 @@ def _closed_why(offer: Offer) -> str:
     return ""
 
 
-async def preview(visitor: Visitor, settings: SellingSettings, model: str) -> str:
+async def preview(machine: Machine, settings: SellingSettings, model: str) -> str:
     """Return why the model cannot be listed now, or an empty text.
 
     The listing is made by the agent's functions and checked by those of buyers.
@@ -144,11 +152,11 @@ async def preview(visitor: Visitor, settings: SellingSettings, model: str) -> st
     from market.seller.own_gateway import Idle as AgentIdle
     from market.seller.sellable_models import SellableModels, listing_name, listing_of
 
-    idle = await idle_now(visitor)
+    idle = await machine.idle.state()
     sellable_models = SellableModels(tuple(one for one in settings.models if one.model == model))
     spares = await sellable_models.spare(msgspec.convert(asdict(idle), AgentIdle))
     if not spares:
-        here = next((one for one in await models_here(visitor) if one.name == model), None)
+        here = next((one for one in await models_here(machine) if one.name == model), None)
         return here.lacks if here and here.lacks else "this gateway has no such model with a free slot now"
     signer = signer_of(b"\0" * 32)  # a throwaway key: the listing is only read here
     listing = listing_of(settings, spares[0], signer.public_key, None, is_ready=True)

@@ -8,7 +8,8 @@ shows the command, and waits for the agent.
 import asyncio
 import shutil
 from collections.abc import Mapping
-from typing import Any, cast
+from dataclasses import dataclass
+from typing import Annotated, Any, cast
 
 from fastapi import APIRouter, Request, Response
 
@@ -23,14 +24,16 @@ from gateway.admin.selling import (
     section_of,
     tables,
 )
-from gateway.admin.settings_file import SECRETS, as_toml
+from gateway.admin.settings_file import SECRETS, SettingsFile, as_toml
 from gateway.advice.service import own_cost
-from gateway.console.access import Operator, Visitor
+from gateway.app_state import bundle
+from gateway.console.access import Operator
 from gateway.console.forms import Form, check, read_form, sentence
-from gateway.console.pages.selling.access import PATH, command_of, file_of, price, settings_now
-from gateway.console.pages.selling.accounts import account_of
+from gateway.console.pages.selling.access import PATH, Sources, command_of, price, settings_now
+from gateway.console.pages.selling.accounts import account_now
 from gateway.console.pages.selling.steps import DAYS, STEPS, TITLES, StepName, Written, shown
 from gateway.console.pages.selling.wares_here import (
+    Machine,
     SalesPace,
     cheapest,
     cloud_prices_of,
@@ -54,58 +57,74 @@ _QUERY_MAX = 60
 router = APIRouter(prefix=LIST)
 
 
+@dataclass(frozen=True, slots=True)
+class _Wizard:
+    visitor: Operator
+    account: Sources
+    machine: Machine
+
+    @property
+    def file(self) -> SettingsFile:
+        return SettingsFile.of(self.account.settings.data_dir)
+
+
+Wizard = Annotated[_Wizard, bundle(_Wizard)]
+
+
 @router.get("")
-async def begin(request: Request, visitor: Operator) -> Response:
-    return await _step(request, visitor, "what")
+async def begin(request: Request, wizard: Wizard) -> Response:
+    return await _step(request, wizard, "what")
 
 
 @router.get("/{step}")
-async def step(request: Request, visitor: Operator, step: str) -> Response:
+async def step(request: Request, wizard: Wizard, step: str) -> Response:
     """Show a step of the wizard, or the summary for `check`. Raises NotFound if there is no such step."""
     if step == "check":
-        return await _check(visitor, _given(request))
+        return await _check(wizard, _given(request))
     if step not in STEPS:
         raise NotFound("Step not found.")
-    return await _step(request, visitor, cast(StepName, step))
+    return await _step(request, wizard, cast(StepName, step))
 
 
 @router.post("/write")
-async def write(visitor: Operator) -> Response:
+async def write(wizard: Wizard) -> Response:
     """Save the section to millrace.toml, which the agent reads when it starts."""
-    form = await read_form(visitor, Written)
+    form = await read_form(wizard.visitor, Written)
     given = {name: values for name, values in form.given.items() if name not in SECRETS}
     answers, forms, wrong = _answers(given)
     if answers is None:
-        return await _show(visitor, wrong, forms, given, 400)
+        return await _show(wizard, wrong, forms, given, 400)
     if form.value is None:
-        return await _check(visitor, given, form, 400)
+        return await _check(wizard, given, form, 400)
     try:
-        before = await _section_before(visitor)
-        section = await _section(visitor, before, answers)
+        before = await _section_before(wizard.file)
+        section = await _section(wizard, before, answers)
         if form.value.marketplace_key:
             section["marketplace_key"] = form.value.marketplace_key
         settings, errors = checked(section)
         if settings is None:
-            return await _check(visitor, given, Form(errors=errors, given=given), 400)
-        await save_listing(visitor.authority, answers.what.model, section, before=before)
+            return await _check(wizard, given, Form(errors=errors, given=given), 400)
+        await save_listing(wizard.visitor.authority, wizard.file, answers.what.model, section, before=before)
     except (SettingsInvalid, ServiceError) as error:
         refused: Form[Written] = Form(given=given)
-        return await _check(visitor, given, refused.refused(sentence(str(error))), 409)
-    return go(visitor, f"{PATH}/started", f"Saved to {FILE_NAME}. Start or restart the agent.")
+        return await _check(wizard, given, refused.refused(sentence(str(error))), 409)
+    return go(wizard.visitor, f"{PATH}/started", f"Saved to {FILE_NAME}. Start or restart the agent.")
 
 
 @router.post("/unlist")
-async def unlist(visitor: Operator) -> Response:
+async def unlist(wizard: Wizard) -> Response:
     """Remove one model from millrace.toml; a running agent sells it until it is restarted.
 
     Raises RequestInvalid if no model is named or the file is invalid, and NotFound if the file lacks the model.
     """
-    form = await read_form(visitor, ListedModel)
+    form = await read_form(wizard.visitor, ListedModel)
     if form.value is None:
         raise RequestInvalid("model: name the model to remove", param="model")
-    await remove_listing(visitor.authority, form.value.model)
+    await remove_listing(wizard.visitor.authority, wizard.file, form.value.model)
     return go(
-        visitor, PATH, f"{form.value.model} was removed from {FILE_NAME}. Restart the agent to stop selling it."
+        wizard.visitor,
+        PATH,
+        f"{form.value.model} was removed from {FILE_NAME}. Restart the agent to stop selling it.",
     )
 
 
@@ -118,7 +137,7 @@ def _given(request: Request) -> dict[str, list[str]]:
     return {name: query.getlist(name) for name in query if name in known}
 
 
-async def _step(request: Request, visitor: Visitor, name: StepName) -> Response:
+async def _step(request: Request, wizard: Wizard, name: StepName) -> Response:
     """Show a step if those before it are valid; else the first invalid one."""
     given = _given(request)
     for before in STEPS:
@@ -126,8 +145,8 @@ async def _step(request: Request, visitor: Visitor, name: StepName) -> Response:
             break
         form: Form[Any] = check(STEPS[before], given)
         if form.value is None:
-            return await _show(visitor, before, {before: form}, given, 400)
-    return await _show(visitor, name, {}, given)
+            return await _show(wizard, before, {before: form}, given, 400)
+    return await _show(wizard, name, {}, given)
 
 
 def _answers(given: dict[str, list[str]]) -> tuple[NewListing | None, dict[StepName, Form[Any]], StepName]:
@@ -141,19 +160,19 @@ def _answers(given: dict[str, list[str]]) -> tuple[NewListing | None, dict[StepN
 
 
 async def _show(
-    visitor: Visitor,
+    wizard: Wizard,
     name: StepName,
     forms: Mapping[StepName, Form[Any]],
     given: dict[str, list[str]],
     status: int = 200,
 ) -> Response:
-    section = await _section_before(visitor)
+    section = await _section_before(wizard.file)
     model = given.get("model", [""])[0]
     form = forms.get(name)
     if form is None:
         answers = {field: values for field, values in given.items() if field in STEPS[name].model_fields}
         form = Form(given=answers) if answers else shown(section, model)[name]
-    values = await _of_step(visitor, name, model, section)
+    values = await _of_step(wizard, name, model, section)
     carried = [
         (field, value)
         for field, some in given.items()
@@ -163,7 +182,7 @@ async def _show(
     ]
     return page(
         "selling/list.html",
-        visitor,
+        wizard.visitor,
         status,
         step=name,
         steps=TITLES,
@@ -176,33 +195,33 @@ async def _show(
     )
 
 
-async def _of_step(visitor: Visitor, name: StepName, model: str, section: Mapping[str, Any]) -> dict[str, Any]:
+async def _of_step(wizard: Wizard, name: StepName, model: str, section: Mapping[str, Any]) -> dict[str, Any]:
     """Return what a step shows in addition to its fields."""
     if name == "what":
         sold = tables(section, "models")
-        models = await models_here(visitor, sold)
+        models = await models_here(wizard.machine, sold)
         return {"models": models, "sold": [str(one.get("model")) for one in sold]}
     if name == "when":
         return {"days": DAYS, "hours": len(tables(section, "hours"))}
     if name == "price":
-        return await _prices(visitor, model)
-    program = (await settings_now(visitor)).cloudflared
+        return await _prices(wizard, model)
+    program = (await settings_now(wizard.account.settings)).cloudflared
     return {
         "has_cloudflared": shutil.which(program) is not None,
         "cloudflared": program,
-        "is_marketplace": visitor.services.marketplace is not None,
+        "is_marketplace": wizard.account.marketplace is not None,
         "allows_loopback": bool(section.get("allows_loopback")),
     }
 
 
-async def _prices(visitor: Visitor, model: str) -> dict[str, Any]:
-    services = visitor.services
-    fee_bps, is_fee_known = await _fee(visitor)
-    pace: SalesPace | None = await asyncio.to_thread(pace_now, services, model)
-    cloud = await asyncio.to_thread(cloud_prices_of, services, model)
-    plan = services.controller.topology().plan
-    machines = len(plan.stages) if plan and model in services.lanes["cluster"].models() else 1
-    power_nano = power_nano_per_mtok(own_cost(services.settings.costs), machines, pace)
+async def _prices(wizard: Wizard, model: str) -> dict[str, Any]:
+    machine, settings, lanes = wizard.machine, wizard.machine.settings, wizard.machine.lanes
+    fee_bps, is_fee_known = await _fee(wizard)
+    pace: SalesPace | None = await asyncio.to_thread(pace_now, machine.log, model)
+    cloud = await asyncio.to_thread(cloud_prices_of, settings, lanes, model)
+    plan = machine.controller.topology().plan
+    machines = len(plan.stages) if plan and model in lanes["cluster"].models() else 1
+    power_nano = power_nano_per_mtok(own_cost(settings.costs), machines, pace)
     hint = suggested(cloud, power_nano, fee_bps)
     return {
         "pace": pace,
@@ -218,9 +237,9 @@ async def _prices(visitor: Visitor, model: str) -> dict[str, Any]:
     }
 
 
-async def _fee(visitor: Visitor) -> tuple[int, bool]:
+async def _fee(wizard: Wizard) -> tuple[int, bool]:
     """Return the fee, and whether the marketplace confirmed it."""
-    account = account_of(visitor, await settings_now(visitor))
+    account = await account_now(wizard.visitor, wizard.account)
     if account is None:
         return FEE_BPS, False
     try:
@@ -230,22 +249,25 @@ async def _fee(visitor: Visitor) -> tuple[int, bool]:
 
 
 async def _check(
-    visitor: Visitor, given: dict[str, list[str]], form: Form[Any] | None = None, status: int = 200
+    wizard: Wizard,
+    given: dict[str, list[str]],
+    form: Form[Any] | None = None,
+    status: int = 200,
 ) -> Response:
     """Show a summary of the listing, with the file and the command."""
     answers, forms, wrong = _answers(given)
     if answers is None:
-        return await _show(visitor, wrong, forms, given, 400)
-    section = await _section(visitor, await _section_before(visitor), answers)
+        return await _show(wizard, wrong, forms, given, 400)
+    section = await _section(wizard, await _section_before(wizard.file), answers)
     settings, errors = checked(section)
     if settings is None and set(errors) & set(Connectivity.model_fields):
         form_of_way: Form[Any] = Form(errors=errors, given=given)
-        return await _show(visitor, "way", {"way": form_of_way}, given, 400)
-    fee_bps, is_fee_known = await _fee(visitor)
-    lacks = await preview(visitor, settings, answers.what.model) if settings else None
+        return await _show(wizard, "way", {"way": form_of_way}, given, 400)
+    fee_bps, is_fee_known = await _fee(wizard)
+    lacks = await preview(wizard.machine, settings, answers.what.model) if settings else None
     return page(
         "selling/check.html",
-        visitor,
+        wizard.visitor,
         status,
         step="check",
         steps=TITLES,
@@ -256,8 +278,8 @@ async def _check(
         lacks=lacks,
         price=price,
         content=as_toml(section, is_masked=True),
-        path=str(file_of(visitor).path),
-        command=command_of(visitor),
+        path=str(wizard.file.path),
+        command=command_of(wizard.account.settings.data_dir),
         has_key="marketplace_key" in section,
         needs_key=bool(answers.way.marketplace_url),
         fee_percent=fee_bps / 100,
@@ -266,15 +288,15 @@ async def _check(
     )
 
 
-async def _section(visitor: Visitor, before: Mapping[str, Any], answers: NewListing) -> dict[str, Any]:
-    pace = await asyncio.to_thread(pace_now, visitor.services, answers.what.model)
+async def _section(wizard: Wizard, before: Mapping[str, Any], answers: NewListing) -> dict[str, Any]:
+    pace = await asyncio.to_thread(pace_now, wizard.machine.log, answers.what.model)
     rate = int(pace.tokens_per_s) if pace else None
     return section_of(before, answers, rate)
 
 
-async def _section_before(visitor: Visitor) -> dict[str, Any]:
+async def _section_before(file: SettingsFile) -> dict[str, Any]:
     """Return the section in the file. Raises RequestInvalid if the file cannot be read."""
     try:
-        return await asyncio.to_thread(file_of(visitor).section)
+        return await asyncio.to_thread(file.section)
     except SettingsInvalid as error:
         raise RequestInvalid(str(error)) from None

@@ -221,7 +221,9 @@ async def test_the_load_of_preemptible_requests_is_nothing_to_the_cards_conditio
     preemptible_jobs = home.running.services.preemptible_jobs
     monkeypatch.setattr(idle, "gpu_percent", lambda: 90.0 if preemptible_jobs.stays else 7.0)
     monkeypatch.setattr(idle, "SENSED_S", 0.0)
-    watch = idle.IdleWatch(home.running.services)
+    services = home.running.services
+    pinned = services.bookkeeper.recounter.tokenizers.pinned
+    watch = idle.IdleWatch(preemptible_jobs, services.admission, services.lanes, pinned)
     before = await watch.state()
     job = await home.come()
     assert (await watch.state()).gpu_percent == 7.0
