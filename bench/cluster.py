@@ -65,9 +65,9 @@ async def _cluster(folder: Path, model: Path, nodes: int) -> AsyncIterator[Contr
     port = await controller.start("127.0.0.1", 0)
     local = LocalNodes(nodes, folder / "nodes", log_style="json:error")
     try:
-        await controller.load_model(str(model))
+        await controller.chat.load_model(str(model))
         await local.start(Target("127.0.0.1", port), [controller.new_token() for _ in range(nodes)])
-        await controller.wait_ready(READY_TIMEOUT_S)
+        await controller.chat.wait_ready(READY_TIMEOUT_S)
         yield controller
     finally:
         await controller.stop()
@@ -112,6 +112,6 @@ async def _stream(controller: Controller, tokens: int) -> _Arrivals:
         limits=Limits(max_tokens=tokens, ignore_eos=True),
     )
     sent_s = time.perf_counter()
-    events = controller.generate(request)
+    events = controller.chat.generate(request)
     arrivals = [time.perf_counter() async for event in events if isinstance(event, TokenEvent)]
     return _Arrivals(sent_s, arrivals, tokens)

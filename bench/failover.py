@@ -153,9 +153,9 @@ async def _cluster(folder: Path, trial: Trial) -> AsyncIterator[tuple[Controller
     port = await controller.start("127.0.0.1", 0)
     local = LocalNodes(trial.nodes, folder / "nodes", log_style="json:critical")
     try:
-        await controller.load_model(str(trial.model))
+        await controller.chat.load_model(str(trial.model))
         await local.start(Target("127.0.0.1", port), [controller.new_token() for _ in range(trial.nodes)])
-        await controller.wait_ready(READY_TIMEOUT_S)
+        await controller.chat.wait_ready(READY_TIMEOUT_S)
         yield controller, local
     finally:
         await controller.stop()
@@ -180,7 +180,7 @@ async def _follow(controller: Controller, stream: _Stream, number: int, tokens: 
     )
     try:
         async with asyncio.timeout(STREAM_TIMEOUT_S):
-            async for event in controller.generate(request):
+            async for event in controller.chat.generate(request):
                 if isinstance(event, TokenEvent):
                     stream.events_s.append(time.monotonic())
                     stream.token_ids += event.token_ids

@@ -1,6 +1,7 @@
-"""The cluster lane: one model's layers over several machines. It knows neither HTTP nor money.
+"""The cluster lane: models whose layers are spread over machines. It knows neither HTTP nor money.
 
 Modules:
+    chat_model        One model that answers prompts: its files, its deployment, and the requests of its callers
     client            The client of a coordinator or an embedder: one connection that carries all requests of its
                       callers
     compute           One stage's arithmetic: weights, kernels, layers, KV cache, sampling

@@ -1,66 +1,47 @@
 """The control plane: it admits machines, deploys a model over them, and carries requests to it."""
 
 import asyncio
-import contextlib
 import socket
-from collections.abc import AsyncGenerator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-import structlog
-
-from cluster import wire
-from cluster.client import ModelClient
-from cluster.control.deployment import Deployment, Model
+from cluster.chat_model import ChatModel
 from cluster.control.embedding_manager import EmbeddingManager
-from cluster.control.manager import DeploymentManager
-from cluster.control.model_text import ModelText
 from cluster.control.next_plan import PlanOptions
 from cluster.control.owners import Owners
-from cluster.control.readiness import Status
 from cluster.control.roster import Roster
-from cluster.control.topology import MachineState, PlanDraft, Topology
-from cluster.errors import ClusterUnavailable, ModelError, ModelNotFound, ProcessLost
+from cluster.control.supervisor import Supervisor
+from cluster.control.topology import DeploymentKind, MachineState, PlanDraft, Topology
+from cluster.errors import ModelNotFound
 from cluster.events import ClusterEvent
-from cluster.generation import ChatPrompt, GenerateRequest, GenerationEvent
-from cluster.models.chat_format import ChatFormat
-from cluster.models.checkpoint import check_tensors
-from cluster.models.manifest import Progress
-from cluster.models.model_card import Precision, read_card
-from cluster.models.store import find_model, load_manifest, model_name, read_part
+from cluster.models.layer_cost import Precision
+from cluster.models.store import read_part
 from cluster.net.channel import ChannelServer
 from cluster.nodes.absences import Absences
-from cluster.plans.forecast import Prediction
-from cluster.plans.needs import StageMemory, stage_memory
 from cluster.plans.plan import Goal
-from cluster.resumption import ResumedRequest
 from cluster.trust import renewal
 from cluster.trust.addresses import is_reachable
 from cluster.trust.authority import Authority
 from cluster.trust.identity import Identity, NodeId
 
-log = structlog.get_logger(__name__)
-
-READY_PATIENCE_S = 60.0
-# A request that has begun waits this long for another pipeline, as in the coordinator
-# (request_table.PIPELINE_PATIENCE_S).
-RESUME_PATIENCE_S = 120.0
-# The pause after a request has lost its pipeline, until the manager has noticed the loss, too.
-LOSS_PAUSE_S = 0.05
-LOSS_PAUSE_MAX_S = 1.0
-
-
-Step = Literal["pulled", "hashed"]
+CHAT, EMBEDDINGS = "chat", "embeddings"
+"""The names of the first deployments. Those of further models begin with "model:"."""
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
-    """The progress of reading a model's files, out of the total that is known so far."""
+class FurtherModel:
+    """A model beside the first ones, by its name for callers. It is split only if no machine holds it alone.
 
-    step: Step
-    done_bytes: int
-    total_bytes: int
+    `reference` is a folder or a Hugging Face id.
+    """
+
+    name: str
+    reference: str
+    kind: DeploymentKind = "chat"
+    precision: Precision | None = None
+    context_tokens: int | None = None
 
 
 class Controller:
@@ -83,33 +64,40 @@ class Controller:
         context_tokens: int | None = None,
         discovery: bool = True,
         served_name: str | None = None,
+        further: Sequence[FurtherModel] = (),
     ) -> None:
-        """Callers ask for the model by `served_name`; without one by its folder's name or Hugging Face id."""
+        """Callers ask for the first model by `served_name`; without one by its folder's name or Hugging Face id.
+
+        The first model has priority, then the embedding model, then the `further` ones in their order.
+        """
         self._folder = folder
-        self._served_name = served_name
-        self._context_requested = context_tokens
         self._authority = Authority.open(folder / "authority")
         self._identity = self._own_identity()
         self._identity.keep_removed(self._authority.machines.removed)
         self._discovery = discovery
         self._roster = Roster(self._authority, self._read_part)
         self._server = ChannelServer("controller", self._identity, self._roster.serve, newcomers=True)
-        self._manager = DeploymentManager(
-            folder,
-            self._roster,
-            PlanOptions(
-                precision, slots, expected_nodes, stages_min or expected_nodes, owners, goal, context_tokens
-            ),
-            self._use_coordinator,
+        options = PlanOptions(
+            precision, slots, expected_nodes, stages_min or expected_nodes, owners, goal, context_tokens
         )
-        # Embeds texts, with or without a pipeline.
-        self.embeddings = EmbeddingManager(folder, self._roster, self._identity, self._stage_memory_now, owners)
-        self._model: Model | None = None
-        self._text: ModelText | None = None
-        self._requested_name: str | None = None
-        self._reading: Reading | None = None
-        self._client: ModelClient | None = None
-        self._opening = asyncio.Lock()
+        # All deployments by priority. They share the machines' memory.
+        self._supervisors: list[Supervisor[Any]] = []
+        self.chat = self._add_chat(CHAT, options, served_name)
+        self.embeddings = self._add_embedder(EMBEDDINGS, owners)
+        self.chats, self.embedders = [self.chat], [self.embeddings]
+        # The `further` models, each with its reference.
+        self.further: list[tuple[ChatModel | EmbeddingManager, str]] = []
+        for model in further:
+            name = f"model:{model.name}"
+            if model.kind == "embedding":
+                self.embedders.append(self._add_embedder(name, owners, model.name))
+                self.further.append((self.embedders[-1], model.reference))
+            else:
+                own = replace(
+                    options, precision=model.precision, context_tokens=model.context_tokens, stages_min=1
+                )
+                self.chats.append(self._add_chat(name, own, model.name))
+                self.further.append((self.chats[-1], model.reference))
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self, host: str, port: int) -> int:
@@ -117,8 +105,7 @@ class Controller:
         bound = await self._server.open(host, port)
         self._tasks = [
             asyncio.create_task(self._roster.watch(), name="membership watch"),
-            asyncio.create_task(self._manager.run(), name="deployment manager"),
-            asyncio.create_task(self.embeddings.run(), name="embedding manager"),
+            *(asyncio.create_task(each.run(), name=each.deployment_name) for each in self._supervisors),
             asyncio.create_task(renewal.keep_fresh(self._identity, self._renew), name="certificate renewal"),
         ]
         if self._discovery and is_reachable(host):
@@ -133,46 +120,34 @@ class Controller:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self._hang_up()
-        await self.embeddings.stop()
+        for model in self.models:
+            await model.stop()
         await self._server.close()
 
-    async def load_model(self, reference: str, progress: Progress | None = None) -> Model:
-        """Find, hash and check a model, which is deployed as soon as there are machines. Raise ModelError."""
-        self._requested_name = model_name(reference)
-        if self._manager.deployment is None:
-            await self._manager.readiness.tell("planning", f"reading {self._requested_name}")
-        try:
-            model = await self._read_model(reference, progress)
-            self._text = await asyncio.to_thread(ModelText.open, model.folder)
-            self._model = model
-        except ModelError as error:
-            if self._manager.deployment is None:  # A serving pipeline has its own model's files.
-                await self._manager.readiness.tell("failed", str(error))
-            raise
-        finally:
-            self._reading = None
-        await self._manager.serve(self._model)
-        return self._model
+    def _add_chat(self, deployment: str, options: PlanOptions, served_name: str | None) -> ChatModel:
+        subscription = self._roster.subscribe(deployment)
+        chat = ChatModel(self._folder, self._identity, subscription, options, self._supervisors, served_name)
+        self._supervisors.append(chat.manager)
+        return chat
 
-    def _watched(self, step: Step, progress: Progress | None = None) -> Progress:
-        def tell(done_bytes: int, total_bytes: int) -> None:
-            # The reading thread calls this. It only makes one assignment, so it needs no lock.
-            self._reading = Reading(step, done_bytes, total_bytes)
-            if progress:
-                progress(done_bytes, total_bytes)
+    def _add_embedder(
+        self, deployment: str, owners: Owners | None, served_name: str | None = None
+    ) -> EmbeddingManager:
+        subscription = self._roster.subscribe(deployment)
+        embedder = EmbeddingManager(
+            self._folder, subscription, self._identity, self._supervisors, owners, served_name
+        )
+        self._supervisors.append(embedder)
+        return embedder
 
-        return tell
+    @property
+    def models(self) -> "tuple[ChatModel | EmbeddingManager, ...]":
+        """All models, whether they serve or not."""
+        return (*self.chats, *self.embedders)
 
-    async def _read_model(self, reference: str, progress: Progress | None) -> Model:
-        pulled = self._watched("pulled")
-        folder = await asyncio.to_thread(find_model, reference, self._folder / "models", progress=pulled)
-        name = model_name(reference)
-        hashed = self._watched("hashed", progress)
-        manifest = await asyncio.to_thread(load_manifest, folder, name, self._folder / "manifests", hashed)
-        card = read_card(manifest.config)
-        check_tensors(card, manifest)
-        return Model(name, folder, manifest, card)
+    def chat_of(self, *names: str) -> ChatModel | None:
+        """Return the model that answers prompts under one of these names."""
+        return next((chat for chat in self.chats if chat.model_name in names), None)
 
     def machines(self) -> list[MachineState]:
         """Return every admitted machine, by name. Removed machines stay listed until their certificates expire."""
@@ -222,11 +197,11 @@ class Controller:
         Machines in `including` count as not drained. Raise MachineUnknown; raise ModelNotFound if there is no
         model to plan.
         """
-        if self._model is None:
+        if self.chat.model is None:
             raise ModelNotFound("no model is loaded that could be planned; name one")
         excluded = frozenset(self._authority.machines.find(name) for name in without)
         included = frozenset(self._authority.machines.find(name) for name in including)
-        return await self._manager.draft(self._model, excluded, included)
+        return await self.chat.manager.draft(self.chat.model, excluded, included)
 
     def new_token(self, *, aside: bool = False) -> str:
         """Return a join token for one more machine; `aside` admits it drained. Raise PeerRejected or OSError."""
@@ -242,95 +217,24 @@ class Controller:
         """The fingerprint by which joining machines know this cluster: it is part of every join token."""
         return self._authority.fingerprint
 
-    @property
-    def model(self) -> Model | None:
-        """The model once its files have been read."""
-        return self._model
-
-    @property
-    def model_name(self) -> str | None:
-        """The model's name for callers, known before its files are; None without a model."""
-        return self.model_source and (self._served_name or self.model_source)
-
-    @property
-    def model_source(self) -> str | None:
-        """Its folder's or file's name, or its Hugging Face id."""
-        return self._model.name if self._model else self._requested_name
-
-    @property
-    def reading(self) -> Reading | None:
-        """The progress of a model that is being pulled or hashed."""
-        return self._reading
-
-    @property
-    def context_tokens(self) -> int | None:
-        """The longest context (prompt plus answer) in tokens: of the pipeline, or of the model without one."""
-        if deployment := self._manager.deployment:
-            return deployment.plan.context_tokens
-        if self._model is None:
-            return None
-        longest = self._model.card.context_tokens
-        return min(longest, self._context_requested or longest)
-
-    @property
-    def chat_format(self) -> ChatFormat:
-        """How the model writes thoughts and tool calls."""
-        return self._text.format if self._text else ChatFormat()
-
-    @property
-    def unconstrained(self) -> str:
-        """Why answers cannot be constrained to a schema, in words.
-
-        Empty if they can, or if that is not known yet.
-        """
-        return self._manager.deployment.unconstrained if self._manager.deployment else ""
-
-    @property
-    def predicted(self) -> Prediction | None:
-        """The expected speed of the current pipeline."""
-        return self._manager.deployment.plan.predicted if self._manager.deployment else None
-
-    async def count_tokens(self, messages: list[dict[str, Any]], tools: Sequence[dict[str, Any]] = ()) -> int:
-        """Return the tokens of a chat's prompt, by the model's own template and tokenizer.
-
-        Raise RequestInvalid, ContextLengthExceeded or ModelInvalid, and ModelNotFound before there is a model.
-        """
-        if self._text is None:
-            raise ModelNotFound("no model is loaded that could count tokens")
-        return await self._text.count(ChatPrompt(messages, list(tools)))
-
-    @property
-    def status(self) -> tuple[Status, str]:
-        return self._manager.readiness.status
-
-    @property
-    def deployment(self) -> Deployment | None:
-        """The pipeline that works now."""
-        return self._manager.deployment
-
-    @property
-    def is_ready(self) -> bool:
-        return self._manager.readiness.status[0] == "ready"
-
     def topology(self) -> Topology:
-        deployment, (status, reason) = self._manager.deployment, self._manager.readiness.status
-        members = tuple(self._roster.membership.present())
+        manager = self.chat.manager
+        deployment, (status, reason) = manager.deployment, manager.readiness.status
+        members = tuple(self._roster.membership.present(CHAT))
         # A plan stores the names that its machines had when it was made.
         names = {member.node_id: member.name for member in members}
         return Topology(
             status=status,
             reason=reason,
-            epoch=self._manager.epoch,
-            model=self.model_name,
-            model_source=self.model_source,
+            epoch=manager.epoch,
+            model=self.chat.model_name,
+            model_source=self.chat.model_source,
             members=members,
             plan=deployment.plan.naming(names) if deployment else None,
             coordinator=deployment.coordinator.node_id if deployment else None,
             round_trip_ms=deployment.round_trip_ms if deployment else None,
-            standbys=tuple(copy.naming(names) for copy in self._manager.standbys.ready),
-            embedding_model=self.embeddings.model_name,
-            embedder=embedder.node_id if (embedder := self.embeddings.machine) else None,
-            embedder_status=self.embeddings.readiness.status,
+            standbys=tuple(copy.naming(names) for copy in manager.standbys.ready),
+            deployments=tuple(state for model in self.models if (state := model.state()) is not None),
             warnings={member.node_id: self._roster.links.warnings(member) for member in members},
             network=self._roster.links.network(),
             conditions={member.node_id: self._roster.links.condition(member) for member in members},
@@ -346,85 +250,6 @@ class Controller:
         """Have every link measured again, a few machines at a time. Figures arrive as they are taken."""
         self._roster.links.measure_again()
 
-    async def wait_ready(self, timeout_s: float) -> None:
-        """Wait for a working pipeline. Raise ClusterUnavailable, with the reason, if there is none in time."""
-        await self._manager.readiness.wait(timeout_s)
-
-    async def generate(
-        self, request: GenerateRequest, patience_s: float | None = None
-    ) -> AsyncGenerator[GenerationEvent]:
-        """Yield the events of one request. Raise GenerationError.
-
-        Coordinators and their pipelines may be lost meanwhile. Sent text stays, and the next coordinator continues
-        after it. A request waits `patience_s` (READY_PATIENCE_S by default) for its first pipeline, and
-        RESUME_PATIENCE_S for another one after each loss.
-        """
-        loop = asyncio.get_running_loop()
-        resumed = ResumedRequest(request)
-        until_s = loop.time() + (READY_PATIENCE_S if patience_s is None else patience_s)
-        pause_s = LOSS_PAUSE_S
-        while True:
-            await self._wait_for_pipeline(resumed, until_s)
-            try:
-                client = await self._open_client()
-                async with contextlib.aclosing(client.generate(resumed.next_try())) as events:
-                    async for received in events:
-                        if event := resumed.pass_on(received):
-                            yield event
-                return
-            except (ClusterUnavailable, ProcessLost) as error:
-                is_lost = isinstance(error, ProcessLost)
-                if resumed.note_loss(counts=is_lost) or is_lost:
-                    until_s = loop.time() + RESUME_PATIENCE_S
-                if loop.time() >= until_s or resumed.is_hopeless:
-                    raise
-                pause_s = LOSS_PAUSE_S if is_lost else min(2 * pause_s, LOSS_PAUSE_MAX_S)
-                log.info("request continues", request_id=request.id, reason=error.message, begun=resumed.is_begun)
-                await asyncio.sleep(pause_s)
-
-    async def _wait_for_pipeline(self, resumed: ResumedRequest, until_s: float) -> None:
-        """Wait for a pipeline. Raise ClusterUnavailable.
-
-        A begun answer keeps waiting even if the cluster rejects new requests.
-        """
-        loop = asyncio.get_running_loop()
-        while True:
-            try:
-                await self.wait_ready(max(0.0, until_s - loop.time()))
-            except ClusterUnavailable:
-                if not resumed.is_begun or loop.time() >= until_s:
-                    raise
-                await asyncio.sleep(LOSS_PAUSE_S)
-            else:
-                return
-
-    async def _open_client(self) -> ModelClient:
-        async with self._opening:
-            deployment = self._manager.deployment
-            if deployment is None:
-                raise ClusterUnavailable(self._manager.readiness.status[1])
-            return await self._connected(deployment.coordinator)
-
-    async def _use_coordinator(self, coordinator: wire.Address | None) -> None:
-        """Connect callers to this coordinator; None disconnects them. Raise ClusterUnavailable if it is silent."""
-        if coordinator is None:
-            await self._hang_up()
-            return
-        async with self._opening:
-            await self._connected(coordinator)
-
-    async def _connected(self, coordinator: wire.Address) -> ModelClient:
-        if self._client is None or not self._client.is_open or self._client.address != coordinator:
-            await self._hang_up()
-            self._client = await ModelClient.open(coordinator, self._identity)
-        return self._client
-
-    async def _hang_up(self) -> None:
-        """Close the connection to the coordinator. Its requests go on with the next coordinator."""
-        client, self._client = self._client, None
-        if client:
-            await client.close()
-
     async def _renew(self) -> None:
         request_pem = renewal.request_again(self._identity, "gateway")
         renewal.keep(self._identity, self._authority.renew_own(request_pem, "gateway"))
@@ -433,12 +258,8 @@ class Controller:
         """Issue the gateway's own certificate. Every start issues a new one; it never leaves this machine."""
         return self._authority.issue_identity(self._folder / "gateway", "gateway", "gateway")
 
-    def _stage_memory_now(self) -> dict[NodeId, StageMemory]:
-        deployment = self._manager.deployment
-        return stage_memory(deployment.plan, self._model.card) if deployment and self._model else {}
-
     def _read_part(self, sha256: str, offset: int) -> tuple[bytes, int]:
-        for model in (self._model, self.embeddings.model):
+        for model in (each.model for each in self._supervisors):
             if model and model.manifest.has(sha256):
                 return read_part(model.folder, model.manifest, sha256, offset)
         raise ModelNotFound(f"no loaded model has a file with sha256 {sha256}")

@@ -59,13 +59,18 @@ class ModelDoesNotFit(ModelError):
         needed_bytes: int,
         usable_bytes: int,
         remedy: str = "add a machine, free memory, or choose a smaller model or precision",
+        *,
+        beside: str = "",
     ) -> None:
+        """`beside` names the deployments that take the rest of the memory."""
+        self.model = model
+        self.remedy = remedy
         self.needed_bytes = needed_bytes
         self.usable_bytes = usable_bytes
         short_mib = -(-(needed_bytes - usable_bytes) // 2**20)
         super().__init__(
             f"{model} needs {needed_bytes / 2**30:.2f} GiB, but the machines have {usable_bytes / 2**30:.2f} GiB "
-            f"usable: {short_mib} MiB short. To make it fit, {remedy}."
+            f"usable{f' beside {beside}' if beside else ''}: {short_mib} MiB short. To make it fit, {remedy}."
         )
 
 

@@ -18,7 +18,7 @@ from accounting.proofs.kept import CheckpointUnusable
 from accounting.proofs.maker import BlockMaker
 from accounting.proofs.signing_key import KeyFile
 from cluster.control.owners import Owners
-from cluster.controller import Controller
+from cluster.controller import Controller, FurtherModel
 from cluster.trust.addresses import Target
 from gateway.api import models
 from gateway.api.edge import Edge
@@ -404,6 +404,10 @@ def _controller(settings: ClusterSettings, folder: DataFolder) -> Controller:
         owners=_owners(settings),
         context_tokens=settings.context_tokens,
         served_name=settings.served_name,
+        further=[
+            FurtherModel(model.name, model.model, model.kind, model.precision, model.context_tokens)
+            for model in settings.models
+        ],
         discovery=settings.discovery,
     )
 

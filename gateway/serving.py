@@ -271,17 +271,20 @@ async def _beside(works: list[Coroutine[None, None, object]]) -> AsyncGenerator[
 async def _start_cluster(settings: Settings, running: Running, nodes: LocalNodes, progress: Progress) -> None:
     """Start local nodes and load the models.
 
-    Return when pipeline and embedder serve, or the reason why they cannot is known.
+    Return when all models serve, or the reason why they cannot is known.
     """
     controller, cluster = running.controller, settings.cluster
     reading: list[Coroutine[None, None, object]] = []
     served: list[Callable[[float], Awaitable[None]]] = []
     if cluster.model:
-        reading.append(controller.load_model(cluster.model, progress))
-        served.append(controller.wait_ready)
+        reading.append(controller.chat.load_model(cluster.model, progress))
+        served.append(controller.chat.wait_ready)
     if cluster.embedding_model:
         reading.append(controller.embeddings.load_model(cluster.embedding_model))
         served.append(controller.embeddings.readiness.wait)
+    for model, reference in controller.further if cluster.models else ():
+        reading.append(model.load_model(reference))
+        served.append(model.readiness.wait)
     async with _beside(reading) as models:
         target = _for_local_nodes(running.cluster)
         await nodes.start(target, [controller.new_token() for _ in range(cluster.nodes)])

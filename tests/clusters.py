@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 
 from cluster import wire
-from cluster.controller import Controller
+from cluster.controller import CHAT, Controller
 from cluster.generation import (
     Done,
     GenerateRequest,
@@ -57,9 +57,9 @@ class Cluster:
 
     def coordinator_vitals(self) -> wire.Vitals | None:
         """Return the latest counters of the current pipeline's coordinator."""
-        deployment = self.controller.deployment
+        deployment = self.controller.chat.deployment
         membership = self.controller._roster.membership
-        return membership.vitals(deployment.coordinator.node_id, "coordinator") if deployment else None
+        return membership.vitals(CHAT, deployment.coordinator.node_id, "coordinator") if deployment else None
 
     async def ask(
         self,
@@ -79,7 +79,7 @@ class Cluster:
             limits=Limits(max_tokens=max_tokens, stop=tuple(stop), ignore_eos=ignore_eos),
             n=n,
         )
-        events = [event async for event in self.controller.generate(request)]
+        events = [event async for event in self.controller.chat.generate(request)]
         return _answer(events, n)
 
 
@@ -126,9 +126,9 @@ async def running_cluster(
     port = await controller.start("127.0.0.1", 0)
     local = LocalNodes(nodes, folder / "nodes", log_style=log_style)
     try:
-        await controller.load_model(str(model))
+        await controller.chat.load_model(str(model))
         await local.start(Target("127.0.0.1", port), [controller.new_token() for _ in range(nodes)])
-        await controller.wait_ready(PATIENCE_S)
+        await controller.chat.wait_ready(PATIENCE_S)
         yield Cluster(controller, local, port)
     finally:
         await controller.stop()

@@ -53,7 +53,7 @@ async def _frozen_s() -> float:
             stage.suspend()
             began_s = time.monotonic()
             async with asyncio.timeout(PATIENCE_S):
-                while cluster.controller.is_ready and cluster.controller.topology().epoch == epoch:  # noqa: ASYNC110  nothing signals it
+                while cluster.controller.chat.is_ready and cluster.controller.topology().epoch == epoch:  # noqa: ASYNC110  nothing signals it
                     await asyncio.sleep(0.01)
             noticed_s = time.monotonic() - began_s
             stage.resume()
@@ -68,7 +68,7 @@ async def _hang_up_share() -> float:
             began_s = time.monotonic()
             await _answer(cluster, asyncio.Event())
             whole_s = time.monotonic() - began_s
-            events = cluster.controller.generate(_request("dropped", _LONG))
+            events = cluster.controller.chat.generate(_request("dropped", _LONG))
             async for event in events:
                 if isinstance(event, TokenEvent):
                     break
@@ -80,7 +80,7 @@ async def _hang_up_share() -> float:
 
 async def _answer(cluster: Cluster, begun: asyncio.Event) -> None:
     event: GenerationEvent
-    async for event in cluster.controller.generate(_request("whole", _LONG)):
+    async for event in cluster.controller.chat.generate(_request("whole", _LONG)):
         if isinstance(event, TokenEvent):
             begun.set()
 

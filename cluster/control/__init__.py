@@ -29,5 +29,9 @@ Modules:
                        its loss
     standbys           Keeps copies of a pipeline's stages loaded on machines outside it, one at a time on each
                        machine
+    subscription       One deployment's part of the roster: its orders to machines, their answers, and the machines it
+                       may use
+    supervisor         The task that keeps a deployment served: it deploys, watches, and deploys again after a loss or a
+                       failure
     topology           The state of a cluster at one moment, for display
 """

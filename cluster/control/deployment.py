@@ -77,7 +77,7 @@ class Rollout:
     model: Model
     plan: Plan
     loaded_stages: LoadedStages
-    send: Callable[[NodeId, wire.Message], Awaitable[None]]
+    send: Callable[[NodeId, wire.DeploymentMessage], Awaitable[None]]
     answer: Callable[[float], Awaitable[tuple[NodeId, wire.Message]]]
     after_error: bool = False
 
@@ -102,7 +102,7 @@ class Rollout:
             order = wire.Prepare(self.epoch, stage.spec, self.model.manifest, str(self.model.folder))
             await self.send(stage.member.node_id, order)
             waiting.add(stage.member.node_id)
-        until_s = _now_s() + within_s
+        until_s = now_s() + within_s
         with contextlib.suppress(TimeoutError):
             while waiting:
                 node_id, _ = await self._next(wire.Prepared, until_s)
@@ -121,7 +121,7 @@ class Rollout:
             order = wire.Shelve(self.epoch, stage.spec, manifest, source, others=others)
             await self.send(stage.member.node_id, order)
             waiting[stage.member.node_id] = stage.spec
-        until_s = _now_s() + LOAD_TIMEOUT_S
+        until_s = now_s() + LOAD_TIMEOUT_S
         with contextlib.suppress(TimeoutError):
             while waiting:
                 node_id, shelved = await self._next(wire.Shelved, until_s, waiting)
@@ -175,7 +175,7 @@ class Rollout:
         """Return where coordinator and stages listen, once all have loaded. Raise NodeFailed if one is late."""
         coordinator: wire.Ready | None = None
         stages: dict[NodeId, wire.Ready] = {}
-        until_s = _now_s() + LOAD_TIMEOUT_S
+        until_s = now_s() + LOAD_TIMEOUT_S
         try:
             while coordinator is None or len(stages) < len(pipeline):
                 node_id, ready = await self._next(wire.Ready, until_s)
@@ -220,7 +220,7 @@ class Rollout:
         self, pipeline: list[NodeId], coordinator: wire.Ready, stages: dict[NodeId, wire.Ready], fresh: list[int]
     ) -> float:
         """Link the stages, then the coordinator, so that its first frame can pass. Return the round trip in ms."""
-        until_s = _now_s() + CONNECT_TIMEOUT_S
+        until_s = now_s() + CONNECT_TIMEOUT_S
         for node_id, next_id in zip(pipeline, [*pipeline[1:], None], strict=True):
             downstream = (
                 _address(pipeline[0], coordinator) if next_id is None else _address(next_id, stages[next_id])
@@ -260,7 +260,7 @@ class Rollout:
 
     async def _cause(self, node_id: NodeId, failure: wire.Failed) -> ClusterError:
         """Return the error for a failure, by the first clear report on it. Raise ClusterError as `answer` does."""
-        until_s = _now_s() + CAUSE_PATIENCE_S
+        until_s = now_s() + CAUSE_PATIENCE_S
         with contextlib.suppress(TimeoutError):
             while not is_clear(failure):
                 other_id, answer = await self.answer(until_s)
@@ -288,7 +288,8 @@ def suspicion(node_id: NodeId, failure: wire.Failed) -> NodeFailed:
     return NodeFailed(node_id, failure.reason, (failure.peer_id,))
 
 
-def _now_s() -> float:
+def now_s() -> float:
+    """Return the event loop's clock, in seconds."""
     return asyncio.get_running_loop().time()
 
 

@@ -1,28 +1,27 @@
 """The task that keeps an embedding model served: on one machine, and on another if that one is lost."""
 
 import asyncio
-import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import structlog
 from msgspec.structs import replace
 
 from cluster import wire
 from cluster.client import ModelClient
+from cluster.control.deployment import now_s
 from cluster.control.embedder_place import place_embedder
-from cluster.control.epochs import PlanVersions
 from cluster.control.owners import Owners
-from cluster.control.quarantine import Quarantine
-from cluster.control.readiness import Readiness
-from cluster.control.roster import Roster
+from cluster.control.subscription import Subscription
+from cluster.control.supervisor import Supervisor
+from cluster.control.topology import DeploymentState
 from cluster.embedding import Embeddings, EmbedRequest
 from cluster.errors import (
-    ClusterError,
     ClusterUnavailable,
     LinkError,
-    ModelError,
     NodeFailed,
     ProcessLost,
 )
@@ -30,6 +29,7 @@ from cluster.models.embedding_model import EmbeddingModel, read_embedding_model
 from cluster.models.manifest import Progress
 from cluster.models.store import model_name
 from cluster.net.channel import SLOWEST_BYTES_PER_S
+from cluster.plans.memory_division import Claim
 from cluster.plans.needs import StageMemory
 from cluster.plans.plan import Member
 from cluster.trust.identity import Identity, NodeId
@@ -39,17 +39,12 @@ log = structlog.get_logger(__name__)
 READY_PATIENCE_S = 60.0
 # A request is sent again at most this often if its machine is lost.
 RETRIES_MAX = 1
-RETRY_PAUSES_S = (0.2, 1.0, 2.0, 5.0, 10.0, 30.0)
 # The time to load. The slowest reasonable link adds the time to fetch.
 LOAD_TIMEOUT_S = 900.0
-DISMISS_TIMEOUT_S = 2.0
 _LOOK_AGAIN_S = 0.5
 
 _ANY = wire.ANY_EPOCH
 _LOST = "the connection to the embedder was lost"
-
-StageMemoryNow = Callable[[], Mapping[NodeId, StageMemory]]
-"""The part of each machine's usable memory that the cluster's own model takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,35 +54,76 @@ class _Serving:
     client: ModelClient
 
 
-class EmbeddingManager:
-    """Serves one embedding model. Its task `run` handles the nodes' messages about embedders, one by one."""
+class EmbeddingManager(Supervisor[EmbeddingModel]):
+    """Owns the embedder of one model."""
 
     def __init__(
         self,
         folder: Path,
-        roster: Roster,
+        subscription: Subscription,
         identity: Identity,
-        stage_memory_now: StageMemoryNow,
+        peers: Sequence[Supervisor[Any]],
         owners: Owners | None = None,
+        served_name: str | None = None,
     ) -> None:
+        """Callers ask for the model by `served_name`; without one by its folder's name or Hugging Face id."""
+        super().__init__(folder, subscription, peers)
+        self._served_name = served_name
         self._folder = folder
-        self._roster = roster
         self._identity = identity
-        self._stage_memory_now = stage_memory_now
         self._owners = owners
-        self._epochs = PlanVersions(folder, "embedder-epoch")
-        self._quarantine = Quarantine()
-        self._answers = roster.embedder_answers
         self._serving: _Serving | None = None
         self._loading: NodeId | None = None
         self._requested_name: str | None = None
-        self.readiness = Readiness(roster.absences)
-        self.model: EmbeddingModel | None = None
+
+    @property
+    def serving(self) -> _Serving | None:
+        return self._serving
+
+    def claim(self) -> Claim | None:
+        if (model := self.model) is None:
+            return None
+        needed_bytes = model.needed_bytes
+
+        def least(members: Sequence[Member]) -> Mapping[NodeId, int]:
+            placement = place_embedder(model.name, needed_bytes, members, {}, owners=self._allowed())
+            return {placement.member.node_id: needed_bytes}
+
+        held = StageMemory(needed_bytes, needed_bytes)
+        serving = {self._serving.member.node_id: held} if self._serving else None
+        return Claim(self._subscription.deployment, model.name, least, serving, has_cache=False)
+
+    def _allowed(self) -> frozenset[NodeId] | None:
+        """Return the only machines that may see texts. Raise MachineUnknown if all their names are unknown."""
+        return self._owners.pin(self._subscription.machines)[0].owners if self._owners else None
+
+    def _held_by_others(self) -> dict[NodeId, StageMemory]:
+        """Return the memory that the other deployments take."""
+        held: dict[NodeId, StageMemory] = {}
+        for claim in self._claims():
+            if claim.deployment != self._subscription.deployment:
+                for node_id, memory in (claim.serving or {}).items():
+                    held[node_id] = memory + held[node_id] if node_id in held else memory
+        return held
 
     @property
     def model_name(self) -> str | None:
-        """The model's name, known before its files are."""
+        """The model's name for callers, known before its files are; None without a model."""
+        return self.model_source and (self._served_name or self.model_source)
+
+    @property
+    def model_source(self) -> str | None:
+        """Its folder's name or Hugging Face id."""
         return self.model.name if self.model else self._requested_name
+
+    def state(self) -> DeploymentState | None:
+        """Return the state for display; None without a model."""
+        if not (name := self.model_name):
+            return None
+        status, reason = self.readiness.status
+        machines = (self._serving.member.node_id,) if self._serving else ()
+        source = self.model_source or name
+        return DeploymentState(name, source, "embedding", status, reason, self.epoch, "fp32", machines=machines)
 
     @property
     def machine(self) -> Member | None:
@@ -97,15 +133,8 @@ class EmbeddingManager:
     async def load_model(self, reference: str, progress: Progress | None = None) -> EmbeddingModel:
         """Find and hash a model, which is served as soon as there is a machine. Raise ModelError."""
         self._requested_name = model_name(reference)
-        await self.readiness.tell("planning", f"reading {self._requested_name}")
-        try:
-            model = await asyncio.to_thread(read_embedding_model, reference, self._folder, progress)
-        except ModelError as error:
-            await self.readiness.tell("failed", str(error))
-            raise
-        await self.readiness.tell("waiting", "no machine is in the cluster")
-        self.model = model
-        return model
+        read = partial(read_embedding_model, reference, self._folder, progress)
+        return await self.load(self._requested_name, read)
 
     async def embed(self, request: EmbedRequest, patience_s: float | None = None) -> Embeddings:
         """Answer a request. Repeat it up to RETRIES_MAX times if its machine is lost. Raise GenerationError.
@@ -133,47 +162,24 @@ class EmbeddingManager:
         if serving:
             await serving.client.close()
 
-    async def run(self) -> None:
-        """Serve the model, watch it, and move it if its machine is lost. Run until cancelled."""
-        failures = 0
-        while True:
-            try:
-                model = await self._wait_for_work()
-                await self._serve(model)
-                failures = 0
-            except Exception as error:  # noqa: BLE001 - the edge of this task: no other one retries
-                pause_s = RETRY_PAUSES_S[min(failures, len(RETRY_PAUSES_S) - 1)]
-                failures += 1
-                await self._fail(error, pause_s)
-                await self._pause(pause_s)
-
-    async def _pause(self, pause_s: float) -> None:
-        """Wait before the next try. A machine that joins meanwhile ends the wait."""
-        until_s = asyncio.get_running_loop().time() + pause_s
-        with contextlib.suppress(TimeoutError):
-            while not isinstance((await self._answer(until_s))[1], wire.Hello):
-                pass
-
     async def _wait_for_work(self) -> EmbeddingModel:
         """Wait until a machine is there and a model needs one: it is not served, or its machine is drained."""
-        loop = asyncio.get_running_loop()
         while True:
             if (serving := self._serving) and not serving.client.is_open:
                 await self._drop(serving, _LOST)
-            model, present, draining = self.model, self._roster.available(), self._roster.draining
+            model, present, draining = self.model, self._subscription.available(), self._subscription.draining
             if model and present and (self._serving is None or self._serving.member.node_id in draining):
                 return model
-            with contextlib.suppress(TimeoutError):  # No node reports that a model was given, so look again.
-                await self._answer(loop.time() + _LOOK_AGAIN_S)
+            await self._next_event(_LOOK_AGAIN_S)  # No node reports that a model was given.
 
-    async def _serve(self, model: EmbeddingModel) -> None:
+    async def _deploy(self, model: EmbeddingModel) -> None:
         """Have a machine load the model, while the previous one still serves. Raise ClusterError."""
-        members = self._roster.available()
-        resting = {member.node_id for member in members if self._quarantine.quarantine(member.node_id)}
-        owners = self._owners.pin(self._roster.machines)[0].owners if self._owners else None
-        placement = place_embedder(
-            model.name, model.needed_bytes, members, self._stage_memory_now(), resting, owners
-        )
+        # The memory that other deployments hold counts here, since what they plan is subtracted.
+        members = self._subscription.available(shared=True)
+        quarantine = self._fault_attribution.quarantine
+        resting = {member.node_id for member in members if quarantine.quarantine(member.node_id)}
+        held = self._held_by_others()
+        placement = place_embedder(model.name, model.needed_bytes, members, held, resting, self._allowed())
         node_id, epoch = placement.member.node_id, self._epochs.advance()
         log.info("embedder placed", epoch=epoch, reason=placement.reason)
         if self._serving is None:
@@ -183,25 +189,25 @@ class EmbeddingManager:
         patience_s = LOAD_TIMEOUT_S + size_bytes / SLOWEST_BYTES_PER_S
         self._loading = node_id
         try:
-            await self._roster.send(node_id, order)
-            ready = await self._loaded(node_id, epoch, model, asyncio.get_running_loop().time() + patience_s)
+            await self._subscription.send(node_id, order)
+            ready = await self._loaded(node_id, epoch, model, now_s() + patience_s)
             address = wire.Address(node_id, ready.host, ready.client_port)
             client = await ModelClient.open(address, self._identity, "embedder")
         except (NodeFailed, LinkError, ClusterUnavailable, TimeoutError):
-            self._quarantine.add(node_id)
+            quarantine.add(node_id)
             raise
         finally:
             self._loading = None
         before = self._serving
         self._serving = _Serving(placement.member, epoch, client)
-        self._quarantine.end(node_id)
+        quarantine.end(node_id)
         await self.readiness.tell("ready", f"{model.name} on {placement.member.name}")
         log.info("embedder ready", epoch=epoch, node=placement.member.name)
         if before:
             await before.client.close()
         # Earlier embedders, however they were lost, must free their memory.
-        others = [member for member in self._roster.membership.present() if member.node_id != node_id]
-        await asyncio.gather(*(self._dismiss(member.node_id) for member in others))
+        others = [member for member in self._subscription.present() if member.node_id != node_id]
+        await asyncio.gather(*(self._unload(member.node_id, epoch) for member in others))
 
     async def _loaded(self, node_id: NodeId, epoch: int, model: EmbeddingModel, until_s: float) -> wire.Ready:
         """Wait until the machine has loaded the model. Raise NodeFailed or TimeoutError."""
@@ -219,38 +225,22 @@ class EmbeddingManager:
                 case _:
                     pass
 
-    async def _answer(self, until_s: float) -> tuple[NodeId, wire.Message]:
-        """Handle and return the next message of a node. Raise TimeoutError if there is none by then."""
-        async with asyncio.timeout_at(until_s):
-            member, message = await self._answers.get()
+    async def _note(self, member: Member, message: wire.Message) -> None:
         serving = self._serving
         is_ours = serving is not None and serving.member.node_id == member.node_id
         if isinstance(message, wire.Hello) and not is_ours and member.node_id != self._loading:
             # The machine may run an embedder from before its connection was lost, or of an earlier gateway.
-            await self._dismiss(member.node_id)
+            await self._unload(member.node_id, self.epoch + 1)
         elif serving and is_ours and isinstance(message, wire.Failed) and message.epoch in (serving.epoch, _ANY):
             await self._drop(serving, message.reason)
-        return member.node_id, message
 
     async def _drop(self, serving: _Serving, reason: str) -> None:
         """Note once that an embedder is lost, and whose machine must pause."""
         if self._serving is serving:
             log.warning("embedder lost", node=serving.member.name, epoch=serving.epoch, reason=reason)
             self._serving = None
-            self._quarantine.add(serving.member.node_id)
+            self._fault_attribution.quarantine.add(serving.member.node_id)
             try:
                 await self.readiness.tell("planning", reason)
             finally:
                 await serving.client.close()
-
-    async def _dismiss(self, node_id: NodeId) -> None:
-        with contextlib.suppress(LinkError, TimeoutError):
-            async with asyncio.timeout(DISMISS_TIMEOUT_S):
-                await self._roster.send(node_id, wire.Dismiss(self._epochs.current + 1, "embedder"))
-
-    async def _fail(self, error: Exception, again_in_s: float) -> None:
-        foreseen = isinstance(error, ClusterError | TimeoutError | OSError)
-        reason = str(error) or "the machine did not answer in time"
-        log.error("embedder not started", reason=reason, again_in_s=again_in_s, exc_info=not foreseen)
-        if self._serving is None:
-            await self.readiness.tell("failed" if isinstance(error, ModelError) else "planning", reason)

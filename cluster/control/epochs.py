@@ -1,15 +1,17 @@
 """Numbers of deployments. Each is used once, even across restarts, so that old orders are recognisable."""
 
+import hashlib
 from pathlib import Path
 
 from runtime.files import replace_file
 
 
 class PlanVersions:
-    """A counter in a file of `folder`. Only one process writes it."""
+    """A deployment's counter in a file of `folder`. Only one process writes it."""
 
-    def __init__(self, folder: Path, name: str = "epoch") -> None:
-        self._file = folder / name
+    def __init__(self, folder: Path, deployment: str) -> None:
+        # A name may have characters that file names must not have.
+        self._file = folder / hashlib.sha256(deployment.encode()).hexdigest()[:32]
         self.current = self._first = self._last()
 
     @property
@@ -19,6 +21,7 @@ class PlanVersions:
 
     def advance(self) -> int:
         """Return the next epoch, which is on disk before any machine learns it. Raise OSError."""
+        self._file.parent.mkdir(parents=True, exist_ok=True)
         replace_file(self._file, str(self.current + 1), mode=0o644)
         self.current += 1
         return self.current

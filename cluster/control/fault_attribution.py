@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 import structlog
 
@@ -32,6 +33,7 @@ class FaultAttribution:
     clock: Callable[[], float] = time.monotonic
     quarantine: Quarantine = field(default_factory=Quarantine)
     chronicle: Chronicle = field(default_factory=Chronicle)
+    deployment: str = ""
     # Machines whose stage process has ended. The process starts again within seconds.
     restarting: frozenset[NodeId] = frozenset()
     # Whether a stage's own error, or the end of its process, broke the last pipeline, rather than a lost machine
@@ -101,9 +103,12 @@ class FaultAttribution:
         self.chronicle.note("failed", f"{name} is left out for {pause_s:.0f} s: {failure}")
         return culprit
 
+    def _stuck_at(self, broken: Deployment) -> list[NodeId]:
+        return stuck_at(broken.plan, partial(self.membership.vitals, self.deployment))
+
     def _explains(self, broken: Deployment, failure: wire.Failed) -> bool:
         if failure.cause == "stuck":
-            return bool(stuck_at(broken.plan, self.membership.vitals))
+            return bool(self._stuck_at(broken))
         return is_clear(failure)
 
     def _judge(
@@ -113,7 +118,7 @@ class FaultAttribution:
             case wire.Failed(role="node") | wire.Failed(cause="silent"):
                 return None  # The machine takes part again when it is back.
             case wire.Failed(cause="stuck"):
-                if not (suspects := stuck_at(broken.plan, self.membership.vitals)):
+                if not (suspects := self._stuck_at(broken)):
                     return None
                 return self.leave_out(NodeFailed(suspects[0], failure.reason, tuple(suspects[1:])))
             case wire.Failed(cause="ended", role=role):

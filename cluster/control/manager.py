@@ -1,31 +1,29 @@
-"""The one task that owns the deployment: it plans, deploys, and plans again when a machine is lost or joins."""
+"""The deployment of a model as a pipeline: planned, rolled out, and planned again when a machine is lost or joins."""
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import structlog
 
 from cluster import wire
-from cluster.control.deployment import Deployment, Model, Rollout
-from cluster.control.epochs import PlanVersions
-from cluster.control.fault_attribution import FaultAttribution
+from cluster.control.deployment import Deployment, Model, Rollout, now_s
 from cluster.control.loaded_stages import LoadedStages
 from cluster.control.next_plan import Planning, PlanOptions
-from cluster.control.readiness import Readiness
 from cluster.control.recovery import has_room
-from cluster.control.roster import Roster
 from cluster.control.standbys import Standbys
+from cluster.control.subscription import Subscription
+from cluster.control.supervisor import AGAIN_S, Supervisor
 from cluster.control.topology import PlanDraft
 from cluster.errors import (
-    ClusterError,
     ClusterUnavailable,
     LinkLost,
-    ModelError,
     NodeFailed,
     PlanOutdated,
 )
+from cluster.plans.memory_division import Claim
 from cluster.plans.plan import Member, Plan
 from cluster.plans.plan_changes import is_worth
 from cluster.trust.identity import NodeId
@@ -36,61 +34,42 @@ log = structlog.get_logger(__name__)
 GATHER_TIMEOUT_S = 60.0
 # The time that a plan without a serving pipeline waits for machines that still fetch their files.
 SOON_S = 5.0
-RETRY_PAUSES_S = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
-_AGAIN_S = 0.05
 
 UseCoordinator = Callable[[wire.Address | None], Awaitable[None]]
 """Connects callers to this coordinator; None disconnects them. Raises ClusterUnavailable if it is unreachable."""
 
 
-class DeploymentManager:
-    """Owns the deployment. `run` is its task; it handles the nodes' messages one by one."""
+class DeploymentManager(Supervisor[Model]):
+    """Owns the pipeline of one model."""
 
     def __init__(
-        self, folder: Path, roster: Roster, options: PlanOptions, use_coordinator: UseCoordinator
+        self,
+        folder: Path,
+        subscription: Subscription,
+        options: PlanOptions,
+        use_coordinator: UseCoordinator,
+        peers: Sequence[Supervisor[Any]],
     ) -> None:
-        self._roster = roster
+        super().__init__(folder, subscription, peers)
         self._expected_nodes = options.expected_nodes
         self._use_coordinator = use_coordinator
-        self._model: Model | None = None
         self._considered: frozenset[NodeId] = frozenset()
         self._is_preparing = False
-        self._fault_attribution = FaultAttribution(roster.membership, chronicle=roster.chronicle)
         self._loaded_stages = LoadedStages()
-        self._planning = Planning(roster, options, self._fault_attribution, self._loaded_stages)
-        self.standbys = Standbys(self._loaded_stages, roster.send)
+        self._planning = Planning(
+            subscription, options, self._fault_attribution, self._loaded_stages, self._claims
+        )
+        self.standbys = Standbys(self._loaded_stages, subscription.send)
         # The last pipeline that served. The next one keeps its partition, if its machines are there.
         self._last: Deployment | None = None
-        self._epochs = PlanVersions(folder)
-        self.readiness = Readiness(roster.absences)
         self.deployment: Deployment | None = None
 
     @property
-    def epoch(self) -> int:
-        return self._epochs.current
+    def serving(self) -> Deployment | None:
+        return self.deployment
 
-    async def run(self) -> None:
-        """Deploy, watch, and deploy again. Run until cancelled."""
-        failures = 0
-        while True:
-            try:
-                model = await self._wait_for_work()
-                await self._deploy(model)
-                failures = 0
-            except (PlanOutdated, LinkLost) as outdated:
-                log.info("plan outdated", epoch=self.epoch, reason=str(outdated))
-                await asyncio.sleep(_AGAIN_S)
-            except Exception as error:  # noqa: BLE001 - the edge of this task: no other one replans
-                pause_s = RETRY_PAUSES_S[min(failures, len(RETRY_PAUSES_S) - 1)]
-                failures += 1
-                await self._fail(error, pause_s)
-                if await self._is_new_within(pause_s):
-                    failures = 0
-
-    async def serve(self, model: Model) -> None:
-        """Deploy this model as soon as there are machines."""
-        self._model = model
-        await self.readiness.tell("waiting", "no machine is in the cluster")
+    def claim(self) -> Claim | None:
+        return self._planning.claim(self.model, self.deployment) if self.model else None
 
     async def draft(
         self, model: Model, without: frozenset[NodeId], including: frozenset[NodeId] = frozenset()
@@ -104,14 +83,14 @@ class DeploymentManager:
 
     async def _wait_for_work(self) -> Model:
         """Wait for a model and a reason to plan: new machines, or no working pipeline."""
-        while (model := self._model) is None:
+        while (model := self.model) is None:
             await self._next_event(0.5)
         if not self._epochs.has_advanced:
             await self._gather()
         while not self._must_plan():
             await self._next_event(self._fault_attribution.quarantine.next_end_s())
         if self.deployment is None and self._last:
-            until_s = _now_s() + self._fault_attribution.patience_s
+            until_s = now_s() + self._fault_attribution.patience_s
             with contextlib.suppress(TimeoutError):
                 while not self._fault_attribution.is_clear(self._last):
                     await self._answer(until_s)
@@ -119,33 +98,19 @@ class DeploymentManager:
         return model
 
     async def _gather(self) -> None:
-        """Before the first plan, wait for the machines that are on their way."""
-        until_s = _now_s() + GATHER_TIMEOUT_S
-        while len(self._roster.membership.present()) < self._expected_nodes and _now_s() < until_s:
+        """Before the first plan, wait for the machines on their way, and for models that need memory, too."""
+        until_s = now_s() + GATHER_TIMEOUT_S
+        while now_s() < until_s and (
+            len(self._subscription.present()) < self._expected_nodes
+            or any(peer.is_reading for peer in self._peers)
+        ):
             await self._next_event(0.5)
 
-    async def _is_new_within(self, pause_s: float) -> bool:
-        """Wait before the next try. Tell whether a machine has joined or the serving pipeline has broken."""
-        serving, until_s = self.deployment, _now_s() + pause_s
-        with contextlib.suppress(TimeoutError):
-            while self.deployment is serving:
-                if isinstance((await self._answer(until_s))[1], wire.Hello):
-                    break
-            return True
-        return False
+    async def _note(self, member: Member, message: wire.Message) -> None:
+        """Handle a message. A failure in the current pipeline breaks it.
 
-    async def _next_event(self, timeout_s: float | None) -> None:
-        with contextlib.suppress(TimeoutError):
-            await self._answer(None if timeout_s is None else _now_s() + timeout_s)
-
-    async def _answer(self, until_s: float | None) -> tuple[NodeId, wire.Message]:
-        """Handle and return the next message of a node. A failure in the current pipeline breaks it.
-
-        Raise TimeoutError if there is none by `until_s`; a message that has arrived is always handled completely.
         Raise PlanOutdated if files are being fetched for a plan that the message makes pointless.
         """
-        async with asyncio.timeout_at(until_s):
-            member, message = await self._roster.answers.get()
         if isinstance(message, wire.Failed):
             await self._note_failure(member, message)
         elif isinstance(message, wire.Shelved):
@@ -157,7 +122,6 @@ class DeploymentManager:
         is_new = isinstance(message, wire.Hello) and member.node_id not in self._considered
         if is_new and self._is_preparing and self.deployment is None:
             raise PlanOutdated(f"{member.name} may serve sooner")
-        return member.node_id, message
 
     async def _note_failure(self, member: Member, failure: wire.Failed) -> None:
         if failure.role == "node" or (failure.role == "stage" and failure.cause == "ended"):
@@ -194,9 +158,9 @@ class DeploymentManager:
             log.warning("no standby", epoch=self.epoch, node_id=node_id, reason=failure.reason, seconds=pause_s)
 
     def _must_plan(self) -> bool:
-        present = {member.node_id for member in self._roster.available()}
+        present = {member.node_id for member in self._subscription.available()}
         fresh = [node_id for node_id in present - self._considered if self._planning.is_fit(node_id)]
-        is_leaving = self.deployment is not None and bool(self.deployment.pipeline & self._roster.draining)
+        is_leaving = self.deployment is not None and bool(self.deployment.pipeline & self._subscription.draining)
         return bool(present) and (self.deployment is None or bool(fresh) or is_leaving)
 
     async def _deploy(self, model: Model) -> None:
@@ -207,10 +171,12 @@ class DeploymentManager:
         """
         repaired = self._planning.same_partition(self._last) if self._last and not self.deployment else None
         plan = repaired or await self._planning.new_plan(model, self.deployment, self._coordinator)
-        if self.deployment and not is_worth(self.deployment.plan, plan):
+        serving = self.deployment
+        is_enough = serving is not None and not is_worth(serving.plan, plan)
+        if serving and is_enough and not await self._planning.exceeds_share(model, serving):
             log.info("plan unchanged", epoch=self.epoch, reasons=list(plan.reasons))
             self._considered = frozenset(plan.considered)
-            await asyncio.sleep(_AGAIN_S)
+            await asyncio.sleep(AGAIN_S)
         else:
             try:
                 rollout = await self._prepare(model, plan)
@@ -219,7 +185,7 @@ class DeploymentManager:
                 self._considered -= {self._fault_attribution.leave_out(failure)}
                 raise
             # Do not note machines that left meanwhile: they may come back with more memory.
-            present = {member.node_id for member in self._roster.membership.present()}
+            present = {member.node_id for member in self._subscription.present()}
             self._considered = frozenset(present.intersection(rollout.plan.considered))
         await self._keep_copies(model)
 
@@ -256,9 +222,9 @@ class DeploymentManager:
         epoch = self._epochs.advance()
         for reason in (*plan.reasons, *(stage.reason for stage in plan.stages)):
             log.info("plan", epoch=epoch, reason=reason)
-        self._roster.chronicle.note("plan", plan.reasons[0], epoch)
+        self._record("plan", plan.reasons[0])
         after_error = self._fault_attribution.is_own_error
-        return Rollout(epoch, model, plan, self._loaded_stages, self._roster.send, self._answer, after_error)
+        return Rollout(epoch, model, plan, self._loaded_stages, self._subscription.send, self._answer, after_error)
 
     async def _replace(self, rollout: Rollout) -> None:
         """Dismiss the old pipeline and complete the new one. Coordinators keep the requests that they answer."""
@@ -266,11 +232,11 @@ class DeploymentManager:
             self._fault_attribution.retire(self.deployment.pipeline)
         await self._break("the cluster is being planned")
         coordinator, *others = rollout.pipeline
-        for member in self._roster.membership.present():
+        for member in self._subscription.present():
             role = "coordinator" if member.node_id in others else ""
             if member.node_id != coordinator:
                 with contextlib.suppress(LinkLost):
-                    await self._roster.send(member.node_id, wire.Dismiss(rollout.epoch, role))
+                    await self._subscription.send(member.node_id, wire.Dismiss(rollout.epoch, role))
         deployment = await rollout.run()
         try:
             await self._use_coordinator(deployment.coordinator)
@@ -281,38 +247,26 @@ class DeploymentManager:
         await self.readiness.tell("ready", f"{rollout.model.name} over {len(rollout.plan.stages)} node(s)")
         log.info("cluster ready", epoch=rollout.epoch, round_trip_ms=round(deployment.round_trip_ms, 1))
         served = f"{rollout.model.name} is served over {len(rollout.plan.stages)} node(s)"
-        self._roster.chronicle.note("ready", served, rollout.epoch)
+        self._record("ready", served)
 
     async def _keep_copies(self, model: Model) -> None:
         """Have machines beside the pipeline keep copies of its stages loaded."""
         if self.deployment:
-            self.deployment = self._last = self._planning.with_copies(model, self.deployment)
-            await self.standbys.keep_loaded(self.deployment.epoch, model, self.deployment.plan.standbys)
+            self.deployment = self._last = await self._planning.with_copies(model, self.deployment)
+            plan, epoch = self.deployment.plan, self.deployment.epoch
+            await self.standbys.keep_loaded(epoch, model, plan.standbys)
+            used = {stage.member.node_id for stage in (*plan.stages, *plan.standbys)}
+            for member in self._subscription.present():
+                # A silent process may only be slow: it is not ended.
+                if member.node_id not in used and self._subscription.is_well(member.node_id):
+                    await self._unload(member.node_id, epoch)
 
     async def _break(self, reason: str) -> None:
         if self.deployment:
             log.warning("pipeline broken", epoch=self.deployment.epoch, reason=reason)
-            self._roster.chronicle.note("broken", reason, self.deployment.epoch)
+            self._record("broken", reason, self.deployment.epoch)
         self.deployment = None
         await self.readiness.tell("planning", reason)
-
-    async def _fail(self, error: Exception, again_in_s: float) -> None:
-        """Report a failure. A model that does not fit is final, unless a local node is about to come back.
-
-        Anything else is tried again while callers wait.
-        """
-        foreseen = isinstance(error, ClusterError | TimeoutError | OSError)
-        reason = str(error) or "machines did not answer in time"
-        trace = not foreseen
-        log.error("deployment failed", epoch=self.epoch, reason=reason, again_in_s=again_in_s, exc_info=trace)
-        self._roster.chronicle.note("failed", reason, self.epoch)
-        if self.deployment is None:
-            is_final = isinstance(error, ModelError) and not self._roster.absences.by_name
-            await self.readiness.tell("failed" if is_final else "planning", reason)
-
-
-def _now_s() -> float:
-    return asyncio.get_running_loop().time()
 
 
 def _concerns(deployment: Deployment, member: Member, failure: wire.Failed) -> bool:

@@ -13,6 +13,8 @@ HEARTBEAT_MS = 250
 # Six heartbeats: a busy machine skips one or two, a dead one all.
 PATIENCE_MS = 1500
 
+_NO_PROCESSES = wire.ProcessReport()
+
 
 @dataclass(slots=True)
 class Membership:
@@ -28,19 +30,18 @@ class Membership:
         self._seen_s[member.node_id] = self.clock()
 
     def beat(self, node_id: NodeId, heartbeat: wire.Heartbeat) -> bool:
-        """Take a member's heartbeat and its usable memory.
+        """Take a member's heartbeat and its free memory.
 
-        Return whether the member has just become well again.
+        Return whether the processes of a deployment have just become well again.
         """
-        was_well = self.is_well(node_id)
-        memory_usable_bytes = heartbeat.memory_usable_bytes
+        before = self._signs.get(node_id)
         if member := self._members.get(node_id):
             self._signs[node_id] = heartbeat
             if member.machine.device.kind == "cpu":  # The agent does not count a GPU's memory.
-                machine = replace(member.machine, memory_usable_bytes=memory_usable_bytes)
+                machine = replace(member.machine, memory_usable_bytes=heartbeat.memory_free_bytes)
                 self._members[node_id] = replace(member, machine=machine)
             self._seen_s[node_id] = self.clock()
-        return not was_well and self.is_well(node_id)
+        return member is not None and bool(_silent(before) - _silent(heartbeat))
 
     def rename(self, node_id: NodeId, name: str) -> None:
         """Change a member's name, if it is here."""
@@ -55,19 +56,37 @@ class Membership:
         self._signs.pop(node_id, None)
         return self._members.pop(node_id, None)
 
-    def present(self) -> list[Member]:
-        """Return the members in the order of their names, so that the same machines make the same plan."""
-        return sorted(self._members.values(), key=lambda member: (member.name, member.node_id))
+    def present(self, deployment: str | None = None) -> list[Member]:
+        """Return the members in the order of their names, so that the same machines make the same plan.
 
-    def vitals(self, node_id: NodeId, role: str) -> wire.Vitals | None:
+        Their usable memory is the free memory and what this deployment holds, or what all of them hold.
+        """
+        members = [self._as_usable(member, deployment) for member in self._members.values()]
+        return sorted(members, key=lambda member: (member.name, member.node_id))
+
+    def _as_usable(self, member: Member, deployment: str | None) -> Member:
+        signs = self._signs.get(member.node_id)
+        if signs is None or member.machine.device.kind != "cpu":
+            return member
+        held_bytes = sum(
+            report.held_bytes for name, report in signs.processes.items() if deployment in (None, name)
+        )
+        most_bytes = max(member.machine.memory_total_bytes, member.machine.memory_usable_bytes)
+        usable_bytes = min(most_bytes, member.machine.memory_usable_bytes + held_bytes)
+        return replace(member, machine=replace(member.machine, memory_usable_bytes=usable_bytes))
+
+    def vitals(self, deployment: str, node_id: NodeId, role: str) -> wire.Vitals | None:
         """Return a process's progress, by its machine's latest heartbeat."""
-        signs = self._signs.get(node_id)
-        return signs.vitals.get(role) if signs else None
+        return self._report(node_id, deployment).vitals.get(role)
 
-    def is_well(self, node_id: NodeId) -> bool:
-        """Tell whether all processes of a machine show signs of life."""
+    def is_well(self, deployment: str, node_id: NodeId) -> bool:
+        """Tell whether a machine's idle process and those of the deployment show signs of life."""
+        silent = _silent(self._signs.get(node_id))
+        return node_id in self._members and not silent & {"", deployment}
+
+    def _report(self, node_id: NodeId, deployment: str) -> wire.ProcessReport:
         signs = self._signs.get(node_id)
-        return node_id in self._members and not (signs and signs.silent)
+        return signs.processes.get(deployment, _NO_PROCESSES) if signs else _NO_PROCESSES
 
     def forgive(self, pause_s: float) -> None:
         """Extend all deadlines by `pause_s` seconds, in which the cluster's own watch stood still."""
@@ -78,3 +97,8 @@ class Membership:
         """Return the members without a heartbeat for longer than PATIENCE_MS."""
         before_s = self.clock() - PATIENCE_MS / 1000
         return [member for node_id, member in self._members.items() if self._seen_s[node_id] < before_s]
+
+
+def _silent(signs: wire.Heartbeat | None) -> set[str]:
+    """Return the deployments with a process that shows no sign of life."""
+    return {deployment for deployment, report in signs.processes.items() if report.silent} if signs else set()

@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 
@@ -13,10 +13,13 @@ from cluster.control.fault_attribution import FaultAttribution
 from cluster.control.loaded_stages import LoadedStages
 from cluster.control.owners import Owners
 from cluster.control.recovery import with_copies, with_stand_ins
-from cluster.control.roster import Roster
+from cluster.control.subscription import Subscription
 from cluster.control.topology import PlanDraft
 from cluster.errors import ModelDoesNotFit
 from cluster.models.model_card import Precision
+from cluster.plans.memory_division import Claim, Share, divide_memory
+from cluster.plans.needs import stage_memory
+from cluster.plans.network import Network
 from cluster.plans.plan import Goal, Member, Pin, Plan, plan_stages
 from cluster.plans.plan_changes import explain_change
 from cluster.trust.identity import NodeId
@@ -39,29 +42,31 @@ class PlanOptions:
 
 
 class Planning:
-    """Makes plans from the roster's machines, the recorded failures and the loaded stages."""
+    """Makes plans from the machines that a deployment may use, the recorded failures and the loaded stages."""
 
     def __init__(
         self,
-        roster: Roster,
+        subscription: Subscription,
         options: PlanOptions,
         fault_attribution: FaultAttribution,
         loaded_stages: LoadedStages,
+        claims: Callable[[], Sequence[Claim]],
     ) -> None:
-        self._roster = roster
+        """`claims` returns the needs of all deployments that share the machines."""
+        self._claims = claims
+        self._subscription = subscription
         self._options = options
         self._fault_attribution = fault_attribution
         self._loaded_stages = loaded_stages
 
     def is_fit(self, node_id: NodeId) -> bool:
         """Tell whether a machine is there, shows signs of life and has not just broken a pipeline."""
-        return self._roster.membership.is_well(node_id) and not self._fault_attribution.quarantine.quarantine(
-            node_id
-        )
+        is_paused = self._fault_attribution.quarantine.quarantine(node_id)
+        return self._subscription.is_well(node_id) and not is_paused
 
     def same_partition(self, last: Deployment) -> Plan | None:
         """Return the last plan with standbys in place of lost machines, or None if one has no standby."""
-        fit = {member.node_id for member in self._roster.available() if self.is_fit(member.node_id)}
+        fit = {member.node_id for member in self._subscription.available() if self.is_fit(member.node_id)}
         lost = last.pipeline - fit
         ready = {(node_id, spec) for node_id in fit for spec in self._loaded_stages.shelved.get(node_id, ())}
         # An ended process starts again, but a standby is ready now.
@@ -83,10 +88,10 @@ class Planning:
         `without`, take part only if the model fits nowhere else. Machines with the fewest failures come first. If
         the coordinator stays, callers keep their connection and stages their KV cache.
         """
-        members = self._roster.available()
+        members = self._subscription.available()
         pipeline = serving.pipeline if serving else frozenset[NodeId]()
         ready = [member for member in members if member.node_id not in without]
-        well = [member for member in ready if self._roster.membership.is_well(member.node_id)]
+        well = [member for member in ready if self._subscription.is_well(member.node_id)]
         fit = [member for member in well if member.node_id in pipeline or self.is_fit(member.node_id)]
         failed = {member.node_id: self._fault_attribution.quarantine.times(member.node_id) for member in well}
         tried = [[m for m in well if failed[m.node_id] <= most] for most in sorted(set(failed.values()))]
@@ -108,10 +113,10 @@ class Planning:
 
         Raise MachineUnknown for the owners.
         """
-        present = self._roster.membership.present()
+        present = self._subscription.present()
         # A plan stores the names that its machines had when it was made.
         now = now and now.naming({member.node_id: member.name for member in present})
-        out = (self._roster.draining - including) | without
+        out = (self._subscription.draining - including) | without
         members = [member for member in present if member.node_id not in out]
         try:
             then = await self._plan_over(model, members, coordinator)
@@ -119,11 +124,40 @@ class Planning:
             return PlanDraft(now, None, (str(error),))
         return PlanDraft(now, then, explain_change(now, then, out) if now else ())
 
-    def with_copies(self, model: Model, deployment: Deployment) -> Deployment:
+    def claim(self, model: Model, serving: Deployment | None) -> Claim:
+        """Return the model's need of memory. Its standbys count once they are planned."""
+        network = self._subscription.links.network()
+
+        def least(members: Sequence[Member]) -> Mapping[NodeId, int]:
+            plan = structs.replace(self._plan(model, members, None, network), standbys=())
+            return {node_id: held.least_bytes for node_id, held in stage_memory(plan, model.card).items()}
+
+        held = stage_memory(serving.plan, model.card) if serving else None
+        return Claim(self._subscription.deployment, model.name, least, held)
+
+    async def exceeds_share(self, model: Model, serving: Deployment) -> bool:
+        """Tell whether other deployments need memory that the serving plan takes."""
+        if len(self._claims()) < 2:
+            return False
+        share = await self._share([member.node_id for member in self._subscription.available()], as_serving=True)
+        plan = structs.replace(serving.plan, standbys=())
+        return not share.allows(stage_memory(plan, model.card))
+
+    async def _share(self, node_ids: Collection[NodeId], *, as_serving: bool = False) -> Share:
+        """Return what this deployment may use of these machines. Raise ModelDoesNotFit or MachineUnknown."""
+        claims = self._claims()
+        present = self._subscription.membership.present(self._subscription.deployment if len(claims) < 2 else None)
+        members = [member for member in present if member.node_id in node_ids]
+        return await asyncio.to_thread(
+            divide_memory, self._subscription.deployment, claims, members, as_serving=as_serving
+        )
+
+    async def with_copies(self, model: Model, deployment: Deployment) -> Deployment:
         """Return the deployment with standbys on the machines outside its pipeline now."""
-        members = self._roster.available()
+        available = [member.node_id for member in self._subscription.available()]
+        members = (await self._share(available, as_serving=True)).members
         spare = [m for m in members if m.node_id not in deployment.pipeline and self.is_fit(m.node_id)]
-        network = self._roster.links.network()
+        network = self._subscription.links.network()
         pin, _ = self._pin()
         return replace(deployment, plan=with_copies(deployment.plan, model.card, spare, network, pin))
 
@@ -133,23 +167,28 @@ class Planning:
         Raise MachineUnknown if all are unknown.
         """
         owners = self._options.owners
-        return owners.pin(self._roster.machines) if owners else (None, ())
+        return owners.pin(self._subscription.machines) if owners else (None, ())
 
     async def _plan_over(self, model: Model, members: Sequence[Member], coordinator: NodeId | None) -> Plan:
-        pin, unknown = self._pin()
+        _, unknown = self._pin()
+        share = await self._share([member.node_id for member in members])
+        network = self._subscription.links.network()
         # Plan on a thread: for many machines this takes a second or two, and this loop reads heartbeats.
-        plan = await asyncio.to_thread(
-            plan_stages,
+        plan = await asyncio.to_thread(self._plan, model, share.members, coordinator, network)
+        added = (share.reason, *unknown) if share.reason else unknown
+        return structs.replace(plan, reasons=(*plan.reasons, *added)) if added else plan
+
+    def _plan(self, model: Model, members: Sequence[Member], coordinator: NodeId | None, network: Network) -> Plan:
+        return plan_stages(
             model.name,
             model.card,
             members,
             precision=self._options.precision,
             slots=self._options.slots,
             context_tokens=self._options.context_tokens,
-            network=self._roster.links.network(),
+            network=network,
             stages_min=self._options.stages_min,
-            pin=pin,
+            pin=self._pin()[0],
             goal=self._options.goal,
             coordinator=coordinator,
         )
-        return structs.replace(plan, reasons=(*plan.reasons, *unknown)) if unknown else plan

@@ -3,16 +3,16 @@
 import asyncio
 import contextlib
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import structlog
 from msgspec.structs import replace
 
 from cluster import wire
-from cluster.control.answers import Answers
 from cluster.control.links import LinkSurvey
 from cluster.control.membership import HEARTBEAT_MS, PATIENCE_MS, Membership
 from cluster.control.parts import Parts, ReadPart
+from cluster.control.subscription import Subscription
 from cluster.errors import LinkError, LinkLost, MachineRemoved, PeerRejected
 from cluster.events import Chronicle
 from cluster.joining.enrolment import admit_newcomer
@@ -53,13 +53,15 @@ class _Connection:
     window_beats: int = 0
     renewed_s: float = -RENEWALS_EVERY_S
     answering: asyncio.Task[None] | None = None
+    # Deployments that it was told to unload.
+    unloaded: set[str] = field(default_factory=set)
 
 
 class Roster:
-    """Every connected machine. Their messages, and the news that one has joined, wait in `answers`.
+    """Every connected machine. Its messages about a deployment go to the deployment's subscription.
 
-    Messages about an embedder wait in `embedder_answers`, those about a whole machine in both. For a lost node the
-    roster itself adds Failed, so that waiting tasks learn of the loss.
+    The news that a machine has joined goes to all. For a lost node the roster itself adds Failed, so that waiting
+    tasks learn of the loss.
     """
 
     def __init__(self, authority: Authority, read_part: ReadPart) -> None:
@@ -68,8 +70,7 @@ class Roster:
         self._connections: dict[NodeId, _Connection] = {}
         self.membership = Membership(time.monotonic)
         self.links = LinkSurvey(time.monotonic)
-        self.answers = Answers()
-        self.embedder_answers = Answers()
+        self._subscriptions: dict[str, Subscription] = {}
         self.chronicle = Chronicle()
         self.absences = Absences(self.chronicle)
 
@@ -123,6 +124,14 @@ class Roster:
             if self._connections.get(node_id) is connection:
                 await self._forget(node_id, reason)  # The server closes the channel and sends the reason.
 
+    def subscribe(self, deployment: str) -> Subscription:
+        """Return the deployment's subscription. Machines unload deployments that nobody has subscribed to."""
+        subscription = Subscription(
+            deployment, self.machines, self.membership, self.links, self.chronicle, self.absences, self.send
+        )
+        self._subscriptions[deployment] = subscription
+        return subscription
+
     @property
     def machines(self) -> MachineBook:
         """All machines that were admitted."""
@@ -132,10 +141,6 @@ class Roster:
     def draining(self) -> frozenset[NodeId]:
         """Machines that no plan may use. Their work moves elsewhere."""
         return self._authority.machines.draining
-
-    def available(self) -> list[Member]:
-        """Return the members that plans may use."""
-        return [member for member in self.membership.present() if member.node_id not in self.draining]
 
     async def drain(self, node_id: NodeId, *, draining: bool) -> None:
         """Move a machine's work away, or let it take part again. Raise OSError if that cannot be stored."""
@@ -215,8 +220,8 @@ class Roster:
             log.warning("node lost", node=member.name, node_id=node_id, reason=reason)
             self.chronicle.note("lost", f"{member.name} was lost: {reason}")
             loss = wire.Failed(wire.ANY_EPOCH, "node", f"{member.name} was lost: {reason}")
-            for answers in (self.answers, self.embedder_answers):
-                answers.put_loss(member, loss)
+            for subscription in self._subscriptions.values():
+                subscription.answers.put_loss(member, loss)
 
     async def watch(self) -> None:
         """Drop members that have gone silent. Run until cancelled."""
@@ -234,11 +239,12 @@ class Roster:
 
     async def _handle(self, member: Member, connection: _Connection, message: wire.Message) -> None:
         match message:
-            case wire.Heartbeat(memory_usable_bytes):
-                _check_beat(member, connection, memory_usable_bytes)
+            case wire.Heartbeat():
+                _check_beat(member, connection, message)
                 connection.beats += 1
                 if self.membership.beat(member.node_id, message):
                     self._tell(member, wire.Tick())  # The planning task must look again.
+                await self._unload_unknown(member, connection, message)
                 self.links.take_clock(member.node_id, message.sent_at_s, time.time())
                 self._answer_beat(connection)
             case wire.LinkReport():
@@ -258,12 +264,20 @@ class Roster:
                 log.warning("message ignored", node=member.name, kind=type(message).__name__)
 
     def _tell(self, member: Member, message: wire.Message) -> None:
-        """Queue a machine's message for the tasks. Raise PeerRejected if too many are unread."""
-        role = message.role if isinstance(message, wire.Ready | wire.Failed) else ""
-        if role != "embedder":
-            self.answers.put(member, message)
-        if role in ("embedder", "node") or isinstance(message, wire.Hello | wire.Tick):
-            self.embedder_answers.put(member, message)
+        """Queue a machine's message for its deployment, or for all. Raise PeerRejected if too many are unread."""
+        if not isinstance(message, wire.DeploymentMessage):
+            for subscription in self._subscriptions.values():
+                subscription.answers.put(member, message)
+        elif known := self._subscriptions.get(message.deployment):
+            known.answers.put(member, message)
+
+    async def _unload_unknown(self, member: Member, connection: _Connection, beat: wire.Heartbeat) -> None:
+        """Have the processes of deployments that are gone ended, once for each connection. Raise LinkLost."""
+        gone = beat.processes.keys() - self._subscriptions.keys() - connection.unloaded - {""}
+        for deployment in list(gone)[: wire.DEPLOYMENTS_MAX - len(connection.unloaded)]:
+            connection.unloaded.add(deployment)
+            log.info("deployment unloaded", node=member.name, deployment=deployment)
+            await connection.channel.send(wire.Unload(wire.ANY_EPOCH, deployment=deployment))
 
     def _answer_beat(self, connection: _Connection) -> None:
         """Answer beside other traffic: a file part on a slow link must not delay the next heartbeat."""
@@ -291,12 +305,14 @@ def _files_address(channel: Channel, hello: wire.Hello) -> wire.Address | None:
     return wire.Address(channel.peer.node_id, channel.writer.get_extra_info("peername")[0], hello.files_port)
 
 
-def _check_beat(member: Member, connection: _Connection, usable_bytes: int) -> None:
+def _check_beat(member: Member, connection: _Connection, beat: wire.Heartbeat) -> None:
     """Raise PeerRejected for heartbeats that are impossible or far too frequent."""
     machine, now_s = member.machine, time.monotonic()
     # Used and free memory are counted at different moments. More than twice the total is impossible, less may be
     # true.
-    check_memory(member.name, usable_bytes, 2 * max(machine.memory_total_bytes, machine.device.memory_bytes))
+    # Processes share the pages of files, so the sum of what they hold says nothing.
+    for amount_bytes in (beat.memory_free_bytes, *(report.held_bytes for report in beat.processes.values())):
+        check_memory(member.name, amount_bytes, 2 * max(machine.memory_total_bytes, machine.device.memory_bytes))
     if now_s - connection.window_began_s > BEATS_WINDOW_S:
         connection.window_began_s, connection.window_beats = now_s, 0
     connection.window_beats += 1

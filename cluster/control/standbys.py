@@ -16,8 +16,8 @@ from cluster.trust.identity import NodeId
 
 log = structlog.get_logger(__name__)
 
-Send = Callable[[NodeId, wire.Message], Awaitable[None]]
-"""Sends a message to a node. Raises LinkLost."""
+Send = Callable[[NodeId, wire.DeploymentMessage], Awaitable[None]]
+"""Sends an order to a node. Raises LinkLost."""
 
 
 class Standbys:

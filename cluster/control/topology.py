@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 from cluster.control.readiness import Status
 from cluster.machine import Condition
@@ -11,10 +12,30 @@ from cluster.plans.plan import Member, Plan, PlannedStage
 from cluster.trust.identity import NodeId
 from cluster.trust.machines import MachineRecord
 
+DeploymentKind = Literal["chat", "embedding"]
+
+
+@dataclass(frozen=True, slots=True)
+class DeploymentState:
+    """One model of the cluster: its name for callers, its state, and the machines that hold it.
+
+    `source` is its folder's name or Hugging Face id.
+    """
+
+    model: str
+    source: str
+    kind: DeploymentKind
+    status: Status
+    reason: str
+    epoch: int
+    precision: str | None = None
+    context_tokens: int | None = None
+    machines: tuple[NodeId, ...] = ()
+
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """The machines, the pipeline over some of them, and the machine that embeds.
+    """The machines, the first model's pipeline over some of them, and all models in `deployments`.
 
     `model` is its name for callers; `model_source` is its folder's name or Hugging Face id.
     """
@@ -30,9 +51,7 @@ class Topology:
     # Copies of the pipeline's stages that are loaded on machines outside it.
     standbys: tuple[PlannedStage, ...] = ()
     model_source: str | None = None
-    embedding_model: str | None = None
-    embedder: NodeId | None = None
-    embedder_status: tuple[Status, str] = ("no_model", "")
+    deployments: tuple[DeploymentState, ...] = ()
     warnings: Mapping[NodeId, tuple[MachineWarning, ...]] = field(default_factory=dict)
     # Links that have been measured.
     network: Network = field(default_factory=Network)

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
+from typing import Literal
 
 import psutil
 import structlog
@@ -33,20 +34,31 @@ _HUGE_PAGES = {"THP_MEM_ALLOC_ENABLE": "1", "GLIBC_TUNABLES": "glibc.malloc.huge
 _LOADING = (wire.AssignStage, wire.AssignCoordinator, wire.AssignEmbedder, wire.Shelve)
 _LOADED = (wire.Hello, wire.Ready, wire.Shelved, wire.Failed)
 
+Role = Literal["stage", "coordinator", "embedder"]
+
 Handle = Callable[[wire.Message], Awaitable[None]]
 Tell = Callable[[str], Awaitable[None]]
 
 
 class Child:
-    """One run of `python -m MODULE`. `handle` takes its messages; `ended` takes the reason if it ends by itself.
+    """One run of `python -m MODULE` for a deployment.
 
-    `silent` is called when the child shows no sign of life. A child that is only busy answers again. A stopped
-    child does not, and is killed after KILL_PATIENCE_S.
+    `handle` takes its messages; `ended` takes the reason if it ends by itself. `silent` is called when the child
+    shows no sign of life. A child that is only busy answers again. A stopped child does not, and is killed after
+    KILL_PATIENCE_S.
     """
 
     def __init__(
-        self, role: str, module: str, arguments: list[str], handle: Handle, ended: Tell, silent: Tell
+        self,
+        deployment: str,
+        role: Role,
+        module: str,
+        arguments: list[str],
+        handle: Handle,
+        ended: Tell,
+        silent: Tell,
     ) -> None:
+        self.deployment = deployment
         self.role = role
         self._answering = asyncio.Event()
         self._answering.set()

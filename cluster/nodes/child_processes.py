@@ -1,11 +1,10 @@
-"""A node's orders and the child processes that carry them out: its stage, a coordinator, an embedder."""
+"""A node's orders and the child processes that carry them out: stage, coordinator, embedder of each deployment."""
 
 import asyncio
 import contextlib
 import time
 from collections.abc import Coroutine
 from pathlib import Path
-from typing import Literal
 
 import structlog
 from msgspec.structs import replace
@@ -16,7 +15,7 @@ from cluster.machine import Machine
 from cluster.models.checkpoint import stage_tensor_names
 from cluster.models.model_card import read_card
 from cluster.models.store import check_files
-from cluster.nodes.child import Child, Handle
+from cluster.nodes.child import Child, Handle, Role
 from cluster.nodes.file_fetcher import Fetcher
 from cluster.nodes.node_options import NodeOptions
 from cluster.nodes.probe import usable_memory_bytes
@@ -32,13 +31,20 @@ STARTS_MAX = 3
 # A silent child has this long to show a sign of life before another one replaces it.
 REPLACE_PATIENCE_S = 3.0
 
-Role = Literal["stage", "coordinator", "embedder"]
+# The stage process that has measured the machine and that the next deployment takes.
+_IDLE = ""
 
-_Order = wire.AssignStage | wire.AssignCoordinator | wire.AssignEmbedder
+_Assignment = wire.AssignStage | wire.AssignCoordinator | wire.AssignEmbedder
+_Order = wire.Prepare | wire.Shelve | _Assignment
+_Key = tuple[str, Role]
+"""(deployment, role)"""
 
 
 class ChildProcesses:
-    """Child processes that outlive the controller's connections. `report` takes messages for the controller."""
+    """Child processes that outlive the controller's connections. `report` takes messages for the controller.
+
+    Each process serves one deployment. At least one stage process always runs, for the next deployment to take.
+    """
 
     def __init__(self, options: NodeOptions, identity: Identity, fetcher: Fetcher, report: Handle) -> None:
         self._options = options
@@ -46,16 +52,16 @@ class ChildProcesses:
         self._fetcher = fetcher
         self._report = report
         self._host = ""
-        self._children: dict[Role, Child] = {}
+        self._children: dict[_Key, Child] = {}
         self._machine: asyncio.Future[Machine] = asyncio.get_running_loop().create_future()
-        self._empty_stage_bytes = 0
+        self._empty_bytes = 0
         self._failed_starts = 0
-        self._epoch = 0
-        self._embedder_epoch = 0
-        # By kind of work: its epoch and its task.
-        self._assigning: dict[str, tuple[int, asyncio.Task[None]]] = {}
-        # By role: the epoch for which it loads files.
-        self._loading: dict[str, int] = {}
+        # By deployment: the epoch of its last assignment.
+        self._epochs: dict[str, int] = {}
+        # By deployment and kind of work: its epoch and its task.
+        self._assigning: dict[tuple[str, str], tuple[int, asyncio.Task[None]]] = {}
+        # The epoch for which a process loads files.
+        self._loading: dict[_Key, int] = {}
         self._starting = asyncio.Lock()
         self._is_stopping = False
         # The torch version of the stage process.
@@ -69,7 +75,7 @@ class ChildProcesses:
                     await child.stop()
                 self._children.clear()
                 self._host = host
-        await self._ensure_child("stage")
+        await self._keep_warm()
 
     async def stop(self) -> None:
         tasks = [task for _, task in self._assigning.values()]
@@ -88,67 +94,101 @@ class ChildProcesses:
             raise ClusterError(f"the stage process did not start within {START_TIMEOUT_S:.0f} s") from None
 
     def heartbeat(self) -> wire.Heartbeat:
-        """Return the state of the children, and the memory that a new assignment could fill."""
-        children = self._children
-        vitals: dict[str, wire.Vitals] = {role: child.vitals for role, child in children.items() if child.vitals}
-        # An embedder is in no pipeline. `Failed` reports its end.
-        silent: list[str] = [role for role, child in children.items() if child.is_silent and role != "embedder"]
-        return wire.Heartbeat(self._memory_usable_bytes(), vitals, silent, time.time())
+        """Return the free memory and the state of the children, by deployment."""
+        deployments = dict.fromkeys(deployment for deployment, _ in self._children)
+        reports = {deployment: self._process_report(deployment) for deployment in deployments}
+        return wire.Heartbeat(usable_memory_bytes(self._options.share), reports, time.time())
 
-    def _memory_usable_bytes(self) -> int:
-        """Return the usable memory in bytes. Memory of the current assignment counts, since it is freed first."""
-        stage = self._children.get("stage")
-        held_bytes = max(0, stage.memory_bytes - self._empty_stage_bytes) if stage else 0
-        return usable_memory_bytes(self._options.share) + held_bytes
+    def _process_report(self, deployment: str) -> wire.ProcessReport:
+        children = self._children_of(deployment)
+        # Plans for a deployment may fill the memory of its own layers, since these are freed first.
+        loading = [child for role, child in children.items() if role != "coordinator"] if deployment else []
+        return wire.ProcessReport(
+            held_bytes=sum(max(0, child.memory_bytes - self._empty_bytes) for child in loading),
+            vitals={role: child.vitals for role, child in children.items() if child.vitals},
+            silent=[role for role, child in children.items() if child.is_silent],
+        )
+
+    def _children_of(self, deployment: str) -> dict[Role, Child]:
+        return {role: child for (served, role), child in self._children.items() if served == deployment}
 
     async def obey(self, message: wire.Message) -> None:
         """Begin an order of the controller. Its result is reported later."""
         match message:
             case wire.Prepare():
-                self._begin("files", message.epoch, self._get_files(message))
+                self._begin("files", message, self._get_files(message))
             case wire.Shelve():
-                self._begin("standby", message.epoch, self._shelve(message))
-            case wire.AssignStage() | wire.AssignCoordinator():
-                self._epoch = message.epoch
-                role: Role = "stage" if isinstance(message, wire.AssignStage) else "coordinator"
-                self._begin(role, message.epoch, self._prepare(role, message))
+                self._begin("standby", message, self._shelve(message))
+            case wire.AssignStage():
+                self._assign("stage", message)
+            case wire.AssignCoordinator():
+                self._assign("coordinator", message)
             case wire.AssignEmbedder():
-                self._embedder_epoch = message.epoch
-                self._begin("embedder", message.epoch, self._prepare("embedder", message))
-            case wire.Dismiss(epoch, "embedder"):
-                if self._embedder_epoch < epoch:
-                    self._begin("embedder", epoch, self._end_embedder())
+                self._assign("embedder", message)
             case wire.Connect(role=("stage" | "coordinator") as connecting):
-                await self._pass_on(connecting, message)
+                await self._pass_on((message.deployment, connecting), message)
             case wire.Dismiss():
                 await self._dismiss(message)
+            case wire.Unload():
+                self._unload(message)
             case wire.Tidy():
-                await self._pass_on("stage", message)
+                await self._pass_on((message.deployment, "stage"), message)
             case _:
                 pass
 
     async def keep_out(self, message: wire.Removed) -> None:
         """End the children's connections to removed machines."""
-        for role in list(self._children):
-            await self._pass_on(role, message)
+        for key in list(self._children):
+            await self._pass_on(key, message)
+
+    def _assign(self, role: Role, order: _Assignment) -> None:
+        self._epochs[order.deployment] = order.epoch
+        self._begin(role, order, self._prepare(role, order))
 
     async def _dismiss(self, order: wire.Dismiss) -> None:
-        for kind, (epoch, task) in self._assigning.items():
-            if epoch < order.epoch and kind != "embedder":
+        self._cancel_older(order)
+        for role in self._children_of(order.deployment):
+            if order.role in ("", role):
+                await self._pass_on((order.deployment, role), order)
+
+    def _unload(self, order: wire.Unload) -> None:
+        epoch = self._epochs.get(order.deployment, wire.ANY_EPOCH)
+        if order.epoch == wire.ANY_EPOCH or epoch < order.epoch:
+            self._cancel_older(order)
+            self._epochs.pop(order.deployment, None)
+            self._begin("end", order, self._end(order.deployment))
+
+    def _cancel_older(self, order: wire.Dismiss | wire.Unload) -> None:
+        for (deployment, kind), (epoch, task) in self._assigning.items():
+            is_older = order.epoch == wire.ANY_EPOCH or epoch < order.epoch
+            if deployment == order.deployment and is_older and kind != "end":
                 task.cancel()
-        for role in list(self._children):
-            if order.role in ("", role) and role != "embedder":
-                await self._pass_on(role, order)
 
-    async def _end_embedder(self) -> None:
-        if child := self._children.get("embedder"):
-            await asyncio.shield(self._replace("embedder", child))
+    async def _end(self, deployment: str) -> None:
+        """End a deployment's processes. Shielded: a cancellation must not leave one that is in no list."""
+        await asyncio.shield(self._end_all(deployment))
+        with contextlib.suppress(ClusterError, OSError):  # This node is stopping, or `start` tries again.
+            await asyncio.shield(self._keep_warm())
 
-    def _begin(self, kind: str, epoch: int, work: Coroutine[None, None, None]) -> None:
-        """Start work of one kind. A newer order replaces an older one of the same kind."""
-        if kind in self._assigning:
-            self._assigning[kind][1].cancel()
-        self._assigning[kind] = epoch, asyncio.create_task(work, name=f"{kind} of epoch {epoch}")
+    async def _end_all(self, deployment: str) -> None:
+        async with self._starting:
+            ending = [self._children.pop((deployment, role)) for role in self._children_of(deployment)]
+            self._loading = {key: epoch for key, epoch in self._loading.items() if key[0] != deployment}
+            await asyncio.gather(*(child.stop() for child in ending))
+
+    def _begin(
+        self,
+        kind: str,
+        order: _Order | wire.Unload,
+        work: Coroutine[None, None, None],
+    ) -> None:
+        """Start work of one kind for a deployment. A newer order replaces an older one of the same kind."""
+        key = order.deployment, kind
+        if key in self._assigning:
+            self._assigning[key][1].cancel()
+        self._assigning = {other: found for other, found in self._assigning.items() if not found[1].done()}
+        name = f"{kind} of {order.deployment}, epoch {order.epoch}"
+        self._assigning[key] = order.epoch, asyncio.create_task(work, name=name)
 
     async def _get_files(self, order: wire.Prepare) -> None:
         """Fetch the files while another pipeline may still serve."""
@@ -156,48 +196,51 @@ class ChildProcesses:
             if not self._options.shares_files:
                 await self._fetch(order)
         except Exception as error:  # noqa: BLE001 - see _failed
-            await self._failed("files", order.epoch, error)
+            await self._failed("files", order, error)
         else:
-            await self._report(wire.Prepared(order.epoch))
+            await self._report(wire.Prepared(order.epoch, deployment=order.deployment))
 
-    async def _prepare(self, role: Role, order: _Order) -> None:
+    async def _prepare(self, role: Role, order: _Assignment) -> None:
         """Fetch the files, then hand the order to the child that carries it out."""
+        key: _Key = order.deployment, role
         try:
             source = order.source if self._options.shares_files else await self._fetch(order)
             if role != "stage":
                 await asyncio.to_thread(check_files, Path(source), order.manifest)
             if role != "coordinator":
-                self._loading[role] = order.epoch
+                self._loading[key] = order.epoch
             # An order for a stopped child goes to its replacement.
-            if (silent := self._children.get(role)) and not await silent.answers_within(REPLACE_PATIENCE_S):
-                await self._replace(role, silent)
+            if (silent := self._children.get(key)) and not await silent.answers_within(REPLACE_PATIENCE_S):
+                await self._replace(key, silent)
             # Shield the start: otherwise a newer order could interrupt it and leave an unused child.
-            child = await asyncio.shield(self._ensure_child(role))
+            child = await asyncio.shield(self._ensure_child(key))
             await child.send(replace(order, source=source))
         except Exception as error:  # noqa: BLE001 - see _failed
-            await self._failed(role, order.epoch, error)
+            await self._failed(role, order, error)
 
     async def _shelve(self, order: wire.Shelve) -> None:
         """Have the stage process load a standby beside the stage that it serves."""
         try:
             source = order.source if self._options.shares_files else await self._fetch(order)
-            child = await asyncio.shield(self._ensure_child("stage"))
+            child = await asyncio.shield(self._ensure_child((order.deployment, "stage")))
             await child.send(replace(order, source=source))
             if order.spec.is_first:  # The coordinator runs beside the first stage, so it must be ready, too.
-                await asyncio.shield(self._ensure_child("coordinator"))
+                await asyncio.shield(self._ensure_child((order.deployment, "coordinator")))
         except Exception as error:
             foreseen = isinstance(error, ClusterError | OSError)
             log.error("standby failed", epoch=order.epoch, reason=str(error), exc_info=not foreseen)
             reason = f"{self._options.name}: {error}"
-            await self._report(wire.Shelved(order.epoch, order.spec, ok=False, reason=reason))
+            answer = wire.Shelved(order.epoch, order.spec, ok=False, reason=reason, deployment=order.deployment)
+            await self._report(answer)
 
-    async def _failed(self, role: str, epoch: int, error: Exception) -> None:
+    async def _failed(self, role: str, order: _Order, error: Exception) -> None:
         """Report the failure of an order's task to the controller, whatever went wrong."""
         foreseen = isinstance(error, ClusterError | OSError)
-        log.error("order failed", role=role, epoch=epoch, reason=str(error), exc_info=not foreseen)
-        await self._report(wire.Failed(epoch, role, f"{self._options.name}: {error}"))
+        log.error("order failed", role=role, epoch=order.epoch, reason=str(error), exc_info=not foreseen)
+        reason = f"{self._options.name}: {error}"
+        await self._report(wire.Failed(order.epoch, role, reason, deployment=order.deployment))
 
-    async def _fetch(self, order: wire.Prepare | wire.Shelve | _Order) -> str:
+    async def _fetch(self, order: _Order) -> str:
         """Get the files that this node lacks of the model. Return the folder of its copy."""
         manifest = order.manifest
         match order:
@@ -218,66 +261,93 @@ class ChildProcesses:
             case "stage":
                 return "cluster.engine.stage_process", [str(self._options.threads), str(self._options.share)]
 
-    async def _ensure_child(self, role: Role) -> Child:
+    async def _keep_warm(self) -> None:
+        """Start a stage process unless one runs. Raise ClusterError if this node is stopping, OSError if it fails."""
+        if not any(role == "stage" for _, role in self._children):
+            await self._ensure_child((_IDLE, "stage"))
+
+    async def _ensure_child(self, key: _Key) -> Child:
+        """Return the process, and start it if there is none. A deployment's first stage takes the idle process.
+
+        Raise ClusterError if this node is stopping or has processes of too many deployments.
+        """
         async with self._starting:
             if self._is_stopping:
                 raise ClusterError("this node is stopping")
-            if role not in self._children:
-                if role == "stage" and self._machine.done():
+            if child := self._children.get(key):
+                return child
+            deployment, role = key
+            if len({served for served, _ in self._children} | {deployment}) > wire.DEPLOYMENTS_MAX:
+                raise ClusterError(f"this machine already has processes of {wire.DEPLOYMENTS_MAX} deployments")
+            stages = [served for served, kind in self._children if kind == "stage"]
+            if role == "stage" and _IDLE in stages:
+                child = self._children.pop((_IDLE, "stage"))
+                child.deployment = deployment
+            else:
+                if role == "stage" and not stages and self._machine.done():
                     self._machine = asyncio.get_running_loop().create_future()
-                self._children[role] = await self._start_child(role, *self._program(role))
-            return self._children[role]
+                child = await self._start_child(key, *self._program(role))
+            self._children[key] = child
+            return child
 
-    async def _start_child(self, role: Role, module: str, arguments: list[str]) -> Child:
+    async def _start_child(self, key: _Key, module: str, arguments: list[str]) -> Child:
+        deployment, role = key
+
         async def handle(message: wire.Message) -> None:
-            await self._from_child(message)
+            await self._from_child(child, message)
 
         async def ended(reason: str) -> None:
-            await self._child_ended(role, reason)
+            await self._child_ended(child, reason)
 
         async def silent(reason: str) -> None:
             await self._report(self.heartbeat())
-            await self._report(wire.Failed(self._epoch_of(role), role, reason, cause="silent"))
+            await self._report_failure(child, reason, "silent")
 
         common = [str(self._identity.folder), self._options.name, self._host, self._options.log_style]
-        child = Child(role, module, [*common, *arguments], handle, ended, silent)
+        child = Child(deployment, role, module, [*common, *arguments], handle, ended, silent)
         await child.start()
         return child
 
-    async def _from_child(self, message: wire.Message) -> None:
+    async def _from_child(self, child: Child, message: wire.Message) -> None:
         if isinstance(message, wire.Hello):
-            stage = self._children.get("stage")
-            self._empty_stage_bytes = stage.memory_bytes if stage else 0
+            self._empty_bytes = child.memory_bytes
             self._failed_starts = 0
             self.torch = message.torch
             if not self._machine.done():
                 self._machine.set_result(message.machine)
-        else:
-            self._judge_copy(message)
-            await self._report(message)
+        elif isinstance(message, wire.DeploymentMessage):
+            # A process serves one deployment and does not know its name.
+            self._judge_copy(child, message)
+            await self._report(replace(message, deployment=child.deployment))
 
-    def _judge_copy(self, message: wire.Message) -> None:
+    def _judge_copy(self, child: Child, message: wire.DeploymentMessage) -> None:
         """Doubt this node's copy if a child cannot load it: the files may be damaged."""
+        key: _Key = child.deployment, child.role
         match message:
-            case wire.Ready(role=role):
-                self._loading.pop(role, None)
-            case wire.Failed(epoch, ("stage" | "embedder") as role) if epoch == self._loading.get(role, 0):
+            case wire.Ready():
+                self._loading.pop(key, None)
+            case wire.Failed(epoch) if key in self._loading and epoch == self._loading[key]:
                 self._fetcher.doubt()
             case wire.Shelved(ok=False, reason=reason) if reason:
                 self._fetcher.doubt()
             case _:
                 pass
 
-    def _epoch_of(self, role: Role) -> int:
-        return self._embedder_epoch if role == "embedder" else self._epoch
+    async def _report_failure(self, child: Child, reason: str, cause: wire.Cause) -> None:
+        """Report a child's end or silence. That of the idle process concerns no deployment."""
+        if child.deployment != _IDLE:
+            epoch = self._epochs.get(child.deployment, wire.ANY_EPOCH)
+            failure = wire.Failed(epoch, child.role, reason, cause=cause, deployment=child.deployment)
+            await self._report(failure)
 
-    async def _child_ended(self, role: Role, reason: str) -> None:
-        self._children.pop(role, None)
-        await self._report(wire.Failed(self._epoch_of(role), role, reason, cause="ended"))
-        if role == "stage":
+    async def _child_ended(self, child: Child, reason: str) -> None:
+        self._children.pop((child.deployment, child.role), None)
+        self._loading.pop((child.deployment, child.role), None)
+        await self._report_failure(child, reason, "ended")
+        if child.role == "stage":
             await asyncio.sleep(self._restart_pause_s(reason))
             with contextlib.suppress(ClusterError):  # This node is stopping.
-                await self._ensure_child("stage")
+                await self._keep_warm()
 
     def _restart_pause_s(self, reason: str) -> float:
         """Return the pause before an ended stage process starts again, in seconds."""
@@ -287,14 +357,14 @@ class ChildProcesses:
             self._machine.exception()  # Mark the exception as read: possibly no task waits for it.
         return RESTART_PAUSES_S[min(self._failed_starts, len(RESTART_PAUSES_S) - 1)]
 
-    async def _replace(self, role: Role, child: Child) -> None:
+    async def _replace(self, key: _Key, child: Child) -> None:
         async with self._starting:
-            if self._children.get(role) is child:
-                del self._children[role]
+            if self._children.get(key) is child:
+                del self._children[key]
                 await child.stop()
 
-    async def _pass_on(self, role: Role, message: wire.Message) -> None:
+    async def _pass_on(self, key: _Key, message: wire.Message) -> None:
         """Pass an order on to a child. If the child is gone, its end was reported; the order no longer matters."""
-        if child := self._children.get(role):
+        if child := self._children.get(key):
             with contextlib.suppress(LinkLost):
                 await child.send(message)

@@ -8,6 +8,8 @@ Modules:
     forecast          The expected times of a pipeline, in seconds, before it exists: a step's time on each machine
                       and each link
     machine_warnings  Problems of a machine or its links that show before anything fails, each with its remedy
+    memory_division   The division of the machines' memory between deployments: a pure function, which also gives its
+                      reason
     needs             The memory that a stage needs: weights, KV cache, rows kept for a later neighbour,
                       activations
     network           The links between machines: the delay of a byte, and the bytes per second

@@ -110,6 +110,9 @@ class StageMemory:
     planned_bytes: int
     least_bytes: int
 
+    def __add__(self, other: "StageMemory") -> "StageMemory":
+        return StageMemory(self.planned_bytes + other.planned_bytes, self.least_bytes + other.least_bytes)
+
 
 def stage_memory(plan: Plan, card: ModelCard) -> dict[NodeId, StageMemory]:
     """Return the memory that a plan takes on each of its machines.

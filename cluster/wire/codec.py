@@ -31,6 +31,7 @@ from cluster.wire.orders import (
     Shelve,
     Shelved,
     Tidy,
+    Unload,
 )
 from cluster.wire.presence import (
     Heartbeat,
@@ -83,6 +84,7 @@ Message = (
     | PipelineClosed
     | Failed
     | Dismiss
+    | Unload
     | Fetch
     | Part
     | NoPart

@@ -1,8 +1,8 @@
 """The controller's orders to nodes, and their answers."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from cluster.models.manifest import Manifest
 from cluster.models.pooling import Recipe
@@ -31,7 +31,22 @@ class Terms(Struct, frozen=True):
 NO_TERMS = Terms()
 
 
-class AssignStage(Struct, frozen=True, tag=True):
+DEPLOYMENT_CHARACTERS_MAX = 300
+
+DeploymentName = Annotated[str, Meta(max_length=DEPLOYMENT_CHARACTERS_MAX)]
+"""The name of a deployment: one model that the cluster serves. A message with a longer name is not read."""
+
+
+class DeploymentMessage(Struct, frozen=True, kw_only=True):
+    """An order to a node about one deployment, or a node's answer. Each deployment has its own epochs.
+
+    The controller's `Subscription` and the node's agent fill in the name. Their processes serve one deployment.
+    """
+
+    deployment: DeploymentName = ""
+
+
+class AssignStage(DeploymentMessage, frozen=True, tag=True):
     """The order to load these layers. `source` is the model's folder if sender and receiver share files.
 
     Only the node `upstream` may open a pipeline link to this stage. With `keep_kv` a stage that already holds
@@ -49,7 +64,7 @@ class AssignStage(Struct, frozen=True, tag=True):
     sources: list[Address] = []
 
 
-class AssignCoordinator(Struct, frozen=True, tag=True):
+class AssignCoordinator(DeploymentMessage, frozen=True, tag=True):
     """The order to coordinate a pipeline: to schedule its steps and to take callers."""
 
     epoch: int
@@ -65,8 +80,8 @@ class AssignCoordinator(Struct, frozen=True, tag=True):
     sources: list[Address] = []
 
 
-class AssignEmbedder(Struct, frozen=True, tag=True):
-    """The order to load a whole embedding model and take callers for it. These orders have their own epochs."""
+class AssignEmbedder(DeploymentMessage, frozen=True, tag=True):
+    """The order to load a whole embedding model and take callers for it."""
 
     epoch: int
     manifest: Manifest
@@ -75,7 +90,7 @@ class AssignEmbedder(Struct, frozen=True, tag=True):
     sources: list[Address] = []
 
 
-class Prepare(Struct, frozen=True, tag=True):
+class Prepare(DeploymentMessage, frozen=True, tag=True):
     """The order to get the files for these layers, while another pipeline still serves.
 
     `sources` are nodes that may have them, nearest first; the controller comes after all of them.
@@ -88,7 +103,7 @@ class Prepare(Struct, frozen=True, tag=True):
     sources: list[Address] = []
 
 
-class Shelve(Struct, frozen=True, tag=True):
+class Shelve(DeploymentMessage, frozen=True, tag=True):
     """The order to load these layers as a hot standby, which a later AssignStage takes without loading.
 
     Of the standbys on the shelf only `others` stay.
@@ -102,7 +117,7 @@ class Shelve(Struct, frozen=True, tag=True):
     others: list[StageSpec] = []
 
 
-class Shelved(Struct, frozen=True, tag=True):
+class Shelved(DeploymentMessage, frozen=True, tag=True):
     """The answer to Shelve for these layers.
 
     If `ok` is false, `reason` says why. It is empty if the controller no longer asks for these layers.
@@ -114,7 +129,7 @@ class Shelved(Struct, frozen=True, tag=True):
     reason: str = ""
 
 
-class Tidy(Struct, frozen=True, tag=True):
+class Tidy(DeploymentMessage, frozen=True, tag=True):
     """The order to keep only these layers of this manifest digest on the shelf. The node does not answer it."""
 
     epoch: int
@@ -122,13 +137,13 @@ class Tidy(Struct, frozen=True, tag=True):
     specs: list[StageSpec]
 
 
-class Prepared(Struct, frozen=True, tag=True):
+class Prepared(DeploymentMessage, frozen=True, tag=True):
     """The report that the files are here and match the manifest."""
 
     epoch: int
 
 
-class Ready(Struct, frozen=True, tag=True):
+class Ready(DeploymentMessage, frozen=True, tag=True):
     """The report that the assigned process listens for its upstream on `port`.
 
     A coordinator takes callers on `client_port`. `kept` says that a stage still has the KV cache of the previous
@@ -147,7 +162,7 @@ class Ready(Struct, frozen=True, tag=True):
     unconstrained: str = ""
 
 
-class Connect(Struct, frozen=True, tag=True):
+class Connect(DeploymentMessage, frozen=True, tag=True):
     """The order to complete the pipeline: open a link to `downstream`.
 
     `fresh` tells a coordinator which stages hold nothing. `after_error` tells it whether a stage's own error, or
@@ -161,20 +176,20 @@ class Connect(Struct, frozen=True, tag=True):
     after_error: bool = False
 
 
-class Connected(Struct, frozen=True, tag=True):
+class Connected(DeploymentMessage, frozen=True, tag=True):
     """The report that this stage's link downstream is open."""
 
     epoch: int
 
 
-class PipelineClosed(Struct, frozen=True, tag=True):
+class PipelineClosed(DeploymentMessage, frozen=True, tag=True):
     """The report that a first frame went through all stages and came back."""
 
     epoch: int
     round_trip_ms: float
 
 
-class Failed(Struct, frozen=True, tag=True):
+class Failed(DeploymentMessage, frozen=True, tag=True):
     """The report that the process with this role cannot go on in this epoch.
 
     `peer_id` is the machine that the process could not reach. With the cause "invalid", that machine sent a frame
@@ -188,11 +203,20 @@ class Failed(Struct, frozen=True, tag=True):
     cause: Cause = "error"
 
 
-class Dismiss(Struct, frozen=True, tag=True):
+class Dismiss(DeploymentMessage, frozen=True, tag=True):
     """The order to leave every pipeline older than `epoch`. `role` limits it to one process of the machine.
 
-    An embedder is in no pipeline. It ends only if `role` names it.
+    Loaded layers stay.
     """
 
     epoch: int
     role: str = ""
+
+
+class Unload(DeploymentMessage, frozen=True, tag=True):
+    """The order to end the deployment's processes on the machine and free their memory.
+
+    A machine to which `epoch` or a later one was assigned ignores it. ANY_EPOCH ends them in any case.
+    """
+
+    epoch: int

@@ -1,11 +1,17 @@
 """Messages about presence: between the controller and a node's agent, and between an agent and its children."""
 
-from msgspec import Struct
+from typing import Annotated
+
+from msgspec import Meta, Struct
 
 from cluster.machine import Condition, Machine
 from cluster.plans.network import Link
 from cluster.trust.identity import NodeId
 from cluster.wire.addresses import Address
+from cluster.wire.orders import DeploymentName
+
+DEPLOYMENTS_MAX = 64
+"""Deployments that one node may have processes of."""
 
 LINK_PEERS_MAX = 8
 """Links that one order may have a node measure."""
@@ -41,15 +47,25 @@ class Vitals(Struct, frozen=True, array_like=True):
     kv_blocks: int = 0
 
 
-class Heartbeat(Struct, frozen=True, tag=True):
-    """A node's regular report. `vitals` are by role; `silent` names the roles without a sign of life.
+class ProcessReport(Struct, frozen=True):
+    """A deployment's processes on a node. `vitals` are by role; `silent` names the roles without a sign of life.
 
-    `sent_at_s` is the machine's own clock, in seconds since 1970.
+    `held_bytes` is the memory of loaded weights and caches, which is free again once the processes end.
     """
 
-    memory_usable_bytes: int
+    held_bytes: int = 0
     vitals: dict[str, Vitals] = {}
     silent: list[str] = []
+
+
+class Heartbeat(Struct, frozen=True, tag=True):
+    """A node's regular report: its free memory less the system's reserve, and the processes of each deployment.
+
+    The name "" stands for the idle stage process. `sent_at_s` is the machine's own clock, in seconds since 1970.
+    """
+
+    memory_free_bytes: int
+    processes: Annotated[dict[DeploymentName, ProcessReport], Meta(max_length=DEPLOYMENTS_MAX)] = {}
     sent_at_s: float = 0.0
 
 

@@ -10,6 +10,7 @@ from cluster.controller import Controller
 from cluster.errors import ModelError, ModelNotFound
 from cluster.models.layer_cost import Precision
 from cluster.models.manifest import Progress
+from cluster.models.store import model_name
 from gateway.admin.authority import Authority
 from gateway.admin.fields import TEXT, Body
 from gateway.advice.advice import Advice
@@ -59,16 +60,19 @@ class ModelLoader:
     @property
     def refusal(self) -> str:
         """Why no other model can be loaded now; empty if one can."""
-        controller = self._controller
+        chat = self._controller.chat
         if self._loading.locked():
-            return f"{controller.model_name} is loading now. Try again when it is loaded."
-        if controller.model is None and (controller.model_name is None or controller.status[0] == "failed"):
+            return f"{chat.model_name} is loading now. Try again when it is loaded."
+        if chat.model is None and (chat.model_name is None or chat.status[0] == "failed"):
             return ""
-        return f"The cluster serves {controller.model_name}. Start the gateway with --model for another one."
+        return f"The cluster serves {chat.model_name}. Start the gateway with --model for another one."
 
     async def allow(self, authority: Authority, reference: str) -> None:
         """Record the load in the audit log. Raises Conflict if the cluster has a model or is loading one."""
         self._refuse_another()
+        name = model_name(reference)
+        if any(model.model_name == name for model, _ in self._controller.further):
+            raise Conflict(f"The cluster already serves {name}.", param="model")
         await authority.record("cluster.model", f"model:{reference}")
 
     async def load(self, reference: str, progress: Progress | None = None) -> str | None:
@@ -79,8 +83,8 @@ class ModelLoader:
         # Check again, because another caller may have asked during the audit entry.
         self._refuse_another()
         async with self._loading:
-            await self._controller.load_model(reference, progress)
-        return self._controller.model_name
+            await self._controller.chat.load_model(reference, progress)
+        return self._controller.chat.model_name
 
     def _refuse_another(self) -> None:
         if refusal := self.refusal:

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Query
 from msgspec import structs, to_builtins
 from pydantic import BaseModel, ConfigDict, Field
 
-from cluster.control.topology import Topology
+from cluster.control.topology import DeploymentState, Topology
 from cluster.errors import ModelNotFound
 from cluster.plans.plan import Plan, PlannedStage
 from cluster.trust.identity import NodeId
@@ -149,12 +149,16 @@ def describe(topology: Topology) -> dict[str, Any]:
         "ring_round_trip_ms": topology.round_trip_ms,
         "plan": list(topology.plan.reasons) if topology.plan else [],
         "nodes": nodes,
-        "embedding_model": topology.embedding_model,
-        "embedder": topology.embedder,
-        "embedder_status": list(topology.embedder_status),
+        "deployments": [_deployment(state, topology) for state in topology.deployments],
         "links": _links(topology),
         "absent": dict(topology.absences),
     }
+
+
+def _deployment(state: DeploymentState, topology: Topology) -> dict[str, Any]:
+    """Return one model's state, with the names of the machines that hold it."""
+    names = {member.node_id: member.name for member in topology.members}
+    return asdict(state) | {"machines": [names.get(node_id, node_id) for node_id in state.machines]}
 
 
 def _links(topology: Topology) -> list[dict[str, Any]]:

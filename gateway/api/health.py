@@ -72,10 +72,16 @@ class Monitoring:
         status, reason = self.controller.embeddings.readiness.status
         if cluster.embedding_model and status != "ready":
             return _not_ready(status, f"embeddings: {reason}", facts)
-        status, reason = self.controller.status
+        status, reason = self.controller.chat.status
         if cluster.model and status != "ready":
             return _not_ready(status, reason, facts)
         reason = reason if status == "ready" else "no cluster model is configured"
+        for model, _ in self.controller.further:
+            status, why = model.readiness.status
+            if status == "failed":  # It does not keep the others from serving.
+                reason += f"; {model.model_name} failed: {why}"
+            elif status != "ready":
+                return _not_ready(status, f"{model.model_name}: {why}", facts)
         return {"status": "ready", "reason": reason, "ledger": facts}, 200
 
     async def _metrics(self, _: Request) -> Response:

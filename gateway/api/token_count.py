@@ -63,10 +63,10 @@ class PromptCounter:
     async def tokens(self, question: Question) -> int:
         """Return the number of tokens in a chat's prompt, including its tool descriptions."""
         controller, model = self._controller, question.request.model
-        if controller.model_name in (model, *self._aliases().get(model, ())):
+        if chat := controller.chat_of(model, *self._aliases().get(model, ())):
             body = orjson.loads(question.raw)
             try:
-                return await controller.count_tokens(body["messages"], body.get("tools") or [])
+                return await chat.count_tokens(body["messages"], body.get("tools") or [])
             except (GenerationError, ModelError):
                 pass  # Pictures, or roles unknown to the template, have no exact count.
         return estimate_prompt(question.request)

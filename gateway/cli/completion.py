@@ -35,7 +35,7 @@ def _running(context: typer.Context) -> dict[str, Any] | None:
 
 def _models(running: dict[str, Any]) -> list[str]:
     cluster, backends = peek(running, "/admin/cluster"), peek(running, "/admin/pool")
-    own = [cluster[name] for name in ("model", "embedding_model") if cluster and cluster[name]]
+    own = [model["model"] for model in cluster["deployments"]] if cluster else []
     return own + [name for backend in backends or [] for name in backend["models"]]
 
 

@@ -225,8 +225,9 @@ def _show_nodes(cluster: dict[str, Any]) -> None:
     output.say(f"{cluster['status']}: {cluster['reason']} (plan {cluster['epoch']})")
     for reason in cluster["plan"]:
         output.say(f"  {reason}")
-    if cluster["embedding_model"]:
-        output.say("embeddings: {}: {}".format(*cluster["embedder_status"]))
+    for model in cluster["deployments"]:
+        if model["model"] != cluster["model"]:
+            output.say(f"{model['model']}: {model['status']}: {model['reason']}")
     columns = ("node", "device", "layers", "role", "reason")
     rows = [
         (

@@ -103,7 +103,7 @@ def rm(
 
     if DataFolder(settings.data_dir).read_running() is not None:
         cluster = ask(settings, "GET", "/admin/cluster")
-        if model.partition("@")[0] in (cluster["model_source"], cluster["embedding_model"]):
+        if model.partition("@")[0] in [used["source"] for used in cluster["deployments"]]:
             output.fail(f"{model} is in use; stop the gateway first", output.REFUSED)
     freed_bytes = freed_by_removing(settings.data_dir, model)
     if freed_bytes is None:
@@ -113,22 +113,18 @@ def rm(
 
 def _of_cluster(cluster: dict[str, Any]) -> list[tuple[object, ...]]:
     rows: list[tuple[object, ...]] = []
-    if cluster["model"]:
-        machines = ", ".join(node["node"] for node in cluster["nodes"] if node["layers"])
-        where = f"cluster: {machines}" if machines else "cluster"
+    for model in cluster["deployments"]:
+        where = "cluster: " + ", ".join(model["machines"]) if model["machines"] else "cluster"
         rows.append(
             (
-                cluster["model"],
+                model["model"],
                 where,
-                cluster["status"],
-                cluster["precision"],
-                cluster["context_tokens"],
-                cluster["reason"],
+                model["status"],
+                model["precision"],
+                model["context_tokens"],
+                model["reason"],
             )
         )
-    if cluster["embedding_model"]:
-        status, reason = cluster["embedder_status"]
-        rows.append((cluster["embedding_model"], "cluster: embeddings", status, "fp32", None, reason))
     return rows
 
 

@@ -94,13 +94,15 @@ def _announce(running: "Running", as_json: bool) -> None:
             }
         )
         return
-    status, reason = running.controller.status
+    status, reason = running.controller.chat.status
+    further = running.controller.further
     for label, fact in (
         ("base URL", running.base_url),
         ("API key", token or "created earlier; create another with `millrace key create NAME`"),
         ("console", f"{running.console_url} (read-only with this key)" if token else running.console_url),
         ("password", _first_password(running)),
         ("cluster", f"{status}: {reason}"),
+        *((model.model_name or "", "{}: {}".format(*model.readiness.status)) for model, _ in further),
         ("more machines", "add each with `millrace token create`"),
     ):
         output.say((f"{label:<14}", "bold"), fact)

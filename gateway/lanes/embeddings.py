@@ -24,14 +24,14 @@ _VECTORS_AT_ONCE = 8
 _VALUE_BYTES = 4
 
 
-def embedding_offers(manager: EmbeddingManager, model: str) -> list[Offer]:
+def embedding_offers(manager: EmbeddingManager, model: str, backend: str) -> list[Offer]:
     """Return the embedding model's offer, if `model` names it."""
     if manager.model_name != model:
         return []
     status, reason = manager.readiness.status
     state = STATES.get(status, "down")
     note = "" if state == "ready" else reason
-    return [Offer("cluster", "embeddings", model, state=state, note=note, features=frozenset(), kinds=_KINDS)]
+    return [Offer("cluster", backend, model, state=state, note=note, features=frozenset(), kinds=_KINDS)]
 
 
 async def open_embeddings(

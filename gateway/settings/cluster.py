@@ -1,9 +1,9 @@
-"""The cluster lane: the model that is split across your machines."""
+"""The cluster lane: the models that your machines hold together."""
 
 from pathlib import PureWindowsPath
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, model_validator
 
 from runtime.settings import Section
 
@@ -15,7 +15,18 @@ def _safe(name: str) -> str:
     return name
 
 
+Precision = Literal["fp32", "bf16", "fp16", "int8", "int4"]
 ModelName = Annotated[str, Field(min_length=1, max_length=256), AfterValidator(_safe)]
+
+
+class ClusterModel(Section):
+    """A model beside the first one. The machines' memory is divided between all."""
+
+    name: ModelName = Field(description="Name by which callers ask for the model.")
+    model: str = Field(min_length=1, description="A local folder or a Hugging Face ID.")
+    kind: Literal["chat", "embedding"] = Field("chat", description="Whether it answers prompts or embeds texts.")
+    precision: Precision | None = Field(None, description="Pinned precision; by default the highest that fits.")
+    context_tokens: int | None = Field(None, ge=64, description="Maximum length of prompt and answer, in tokens.")
 
 
 class ClusterSettings(Section):
@@ -30,7 +41,13 @@ class ClusterSettings(Section):
     nodes: int = Field(0, ge=0, le=64, description="Number of nodes to start on this machine.")
     host: str | None = Field(None, description="Address where nodes connect; the server's host by default.")
     port: int = Field(0, ge=0, le=65535, description="Port where nodes connect; 0 is the HTTP port + 1 if free.")
-    precision: Literal["fp32", "bf16", "fp16", "int8", "int4"] | None = Field(
+    models: tuple[ClusterModel, ...] = Field(
+        (),
+        max_length=32,
+        description="Further models, by priority; each stays whole on one machine if it fits on one.",
+        examples=['[{"name": "coder", "model": "Qwen/Qwen2.5-Coder-7B-Instruct", "precision": "int8"}]'],
+    )
+    precision: Precision | None = Field(
         None, description="Pinned precision; by default the highest that fits. int8 is fastest on most CPUs."
     )
     context_tokens: int | None = Field(
@@ -69,3 +86,11 @@ class ClusterSettings(Section):
         True, description="Announce the nodes' port by mDNS if others can reach it; use mDNS when joining."
     )
     memory_share: float = Field(1.0, gt=0, le=1, description="Share of free memory that local nodes may use.")
+
+    @model_validator(mode="after")
+    def _has_each_name_once(self) -> Self:
+        first = (self.served_name or self.model, self.embedding_model)
+        names = [*(name for name in first if name), *(model.name for model in self.models)]
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise ValueError(f"models: the name {twice[0]} is used twice; give each model its own name")
+        return self

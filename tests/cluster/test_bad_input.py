@@ -74,7 +74,7 @@ class Stage:
 
     def stage_address(self) -> wire.Address:
         """Return the address where the second node's stage listens for its upstream."""
-        deployment = self.cluster.controller.deployment
+        deployment = self.cluster.controller.chat.deployment
         assert deployment
         member = deployment.plan.stages[1].member
         stage = child(self.cluster.node_process(int(member.name.removeprefix("node-"))), "stage")
@@ -142,7 +142,7 @@ async def lies_in_heartbeats(stage: Stage) -> None:
 async def garbage_at_a_stage_port(stage: Stage) -> None:
     """A foreign machine may have a valid certificate, and a neighbour's certificate could have been stolen."""
     address = stage.stage_address()
-    deployment = stage.cluster.controller.deployment
+    deployment = stage.cluster.controller.chat.deployment
     assert deployment
     upstream = deployment.plan.stages[0].member
     neighbour = Identity(stage.folder / "nodes" / upstream.name / "identity")
@@ -223,9 +223,9 @@ async def damaged_models(stage: Stage) -> None:
         folder = Path(shutil.copytree(DEMO_MODEL, stage.folder / "damaged"))
         damage(folder)
         with pytest.raises(ModelError, match=reason):
-            await stage.cluster.controller.load_model(str(folder))
+            await stage.cluster.controller.chat.load_model(str(folder))
         shutil.rmtree(folder)
-        assert stage.cluster.controller.is_ready
+        assert stage.cluster.controller.chat.is_ready
 
 
 def cut(path: Path) -> None:
@@ -304,7 +304,7 @@ async def test_the_cluster_serves_on(tmp_path: Path) -> None:
                 assert not answering.done(), f"{attack.__name__}: {answering.exception()}"
                 assert not stage.wrong, attack.__name__
             # A machine that joined during an attack may have been in the plan and left it again.
-            await cluster.controller.wait_ready(PATIENCE_S)
+            await cluster.controller.chat.wait_ready(PATIENCE_S)
         finally:
             answering.cancel()
             await asyncio.gather(answering, return_exceptions=True)

@@ -61,7 +61,7 @@ async def ask(
         n=n,
     )
     texts, finishes = [""] * n, [""] * n
-    async for event in cluster.controller.generate(request):
+    async for event in cluster.controller.chat.generate(request):
         if isinstance(event, TokenEvent):
             texts[event.choice] += event.text
             finishes[event.choice] = event.finish or ""

@@ -115,7 +115,8 @@ async def test_a_machine_fetches_an_encoder_and_answers_as_the_reference(tmp_pat
         torch.testing.assert_close(vectors(as_tokens), wanted, rtol=1e-4, atol=1e-5)
         assert as_tokens.compute_ns > 0
         topology = controller.topology()
-        assert (topology.embedding_model, topology.embedder) == ("model", topology.members[0].node_id)
+        [embedder] = topology.deployments
+        assert (embedder.model, embedder.machines) == ("model", (topology.members[0].node_id,))
     finally:
         agent.cancel()
         await asyncio.gather(agent, return_exceptions=True)

@@ -47,7 +47,7 @@ class Stream:
             limits=Limits(max_tokens=self.max_tokens, ignore_eos=True),
         )
         heard_s = 0.0
-        async for event in cluster.controller.generate(request):
+        async for event in cluster.controller.chat.generate(request):
             if isinstance(event, TokenEvent):
                 now_s = time.monotonic()
                 self.pause_s = max(self.pause_s, now_s - heard_s if self.token_ids else 0.0)
@@ -119,7 +119,7 @@ async def settled(cluster: Cluster, machines: int) -> None:
         while True:
             topology = cluster.controller.topology()
             busy = {*pipeline(cluster)} | standbys(cluster)
-            if len(topology.members) == machines == len(busy) and cluster.controller.is_ready:
+            if len(topology.members) == machines == len(busy) and cluster.controller.chat.is_ready:
                 return
             await asyncio.sleep(0.05)
 
@@ -185,7 +185,7 @@ async def test_a_stopped_process_is_detected(tmp_path: Path, role: str) -> None:
 
         async def watch() -> None:
             epoch = cluster.controller.topology().epoch
-            while cluster.controller.is_ready and cluster.controller.topology().epoch == epoch:
+            while cluster.controller.chat.is_ready and cluster.controller.topology().epoch == epoch:
                 await asyncio.sleep(0.01)
 
         watching = asyncio.create_task(watch())
@@ -332,7 +332,7 @@ async def _worker(cluster: Cluster, round_number: int, number: int, requests: in
             limits=Limits(max_tokens=tokens, ignore_eos=True),
         )
         got = 0
-        async with contextlib.aclosing(cluster.controller.generate(request)) as events:
+        async with contextlib.aclosing(cluster.controller.chat.generate(request)) as events:
             async for event in events:
                 if isinstance(event, TokenEvent):
                     got = event.completion_tokens

@@ -298,7 +298,7 @@ async def test_a_killed_nodes_parts_come_from_the_controller(
     try:
         assert first.stdin
         first.stdin.write(msgspec.json.encode(options("first")) + b"\n")
-        model = await running.load_model(str(DEMO_MODEL))
+        model = await running.chat.load_model(str(DEMO_MODEL))
         givers: list[tuple[str, int]] = []
         next_content = file_fetcher._next_content
 
@@ -312,7 +312,7 @@ async def test_a_killed_nodes_parts_come_from_the_controller(
             return found
 
         monkeypatch.setattr(file_fetcher, "_next_content", counting)
-        await running.wait_ready(60)
+        await running.chat.wait_ready(60)
         agent = asyncio.create_task(Agent(options("second")).run())
         await until(lambda: first.returncode is not None)
         await until(lambda: not ModelCopy(second, model.manifest).missing(list(model.manifest.tensors)))

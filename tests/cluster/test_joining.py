@@ -227,7 +227,7 @@ async def test_links_are_tls_1_3_only(tmp_path: Path) -> None:
 
 async def only_gateways_may_ask_a_coordinator(cluster: Cluster, nosy: Identity) -> None:
     """A node's certificate admits it to the pipeline's links, but not to other users' prompts."""
-    deployment = cluster.controller.deployment
+    deployment = cluster.controller.chat.deployment
     assert deployment
     channel = await open_channel(deployment.coordinator, nosy)
     await channel.send(wire.Generate(GenerateRequest(id="nosy", prompt=TextPrompt("a river"))))
@@ -250,11 +250,11 @@ async def test_a_node_without_the_files_fetches_its_layers_only(tmp_path: Path) 
         )
         agent = asyncio.create_task(Agent(options).run())
         try:
-            await until(lambda: cluster.controller.is_ready and len(stage_names(cluster)) == 2)
+            await until(lambda: cluster.controller.chat.is_ready and len(stage_names(cluster)) == 2)
             assert (await cluster.ask("The river", max_tokens=16)).token_ids == alone.token_ids
             folder = next((tmp_path / "far" / "models").iterdir())
             fetched = {path.name for path in (folder / "tensors").iterdir()}
-            model, plan = cluster.controller.model, cluster.controller.topology().plan
+            model, plan = cluster.controller.chat.model, cluster.controller.topology().plan
             assert model
             assert plan
             for stage in plan.stages:

@@ -18,7 +18,7 @@ from cluster.errors import ClusterUnavailable
 from cluster.generation import GenerateRequest, Limits, TextPrompt, TokenEvent
 from cluster.models.manifest import Manifest
 from cluster.models.store import read_part
-from cluster.nodes.child_processes import Role
+from cluster.nodes.child import Role
 from cluster.nodes.local_nodes import LocalNodes
 from cluster.nodes.node import Agent
 from cluster.nodes.node_options import NodeOptions
@@ -42,7 +42,7 @@ async def hang_up_after_first_token(cluster: Cluster, number: int = 0) -> None:
         limits=Limits(max_tokens=TO_BE_CUT, ignore_eos=True),
         n=CHOICES,
     )
-    events = cluster.controller.generate(request)
+    events = cluster.controller.chat.generate(request)
     async for event in events:
         if isinstance(event, TokenEvent):
             break
@@ -84,7 +84,7 @@ async def answer_while(cluster: Cluster, damage: Callable[[], None]) -> list[int
         id="unharmed", prompt=TextPrompt(PROMPT), sampling=GREEDY, limits=Limits(max_tokens=LONG, ignore_eos=True)
     )
     token_ids: list[int] = []
-    async for event in cluster.controller.generate(request):
+    async for event in cluster.controller.chat.generate(request):
         if isinstance(event, TokenEvent):
             if not token_ids:
                 damage()
@@ -161,8 +161,8 @@ async def test_a_machine_that_cannot_get_its_files_changes_nothing(tmp_path: Pat
                 await until_left_out(logs)
                 assert (await cluster.ask(PROMPT)).token_ids == expected.token_ids
                 assert [member.name for member in cluster.controller.topology().members] == ["newcomer", "node-1"]
-        assert cluster.controller.deployment
-        assert cluster.controller.deployment.epoch == 1
+        assert cluster.controller.chat.deployment
+        assert cluster.controller.chat.deployment.epoch == 1
 
 
 class Walled(Agent):
@@ -288,12 +288,12 @@ async def test_a_model_that_comes_after_the_machines_is_deployed(
             while not controller.topology().members:
                 await asyncio.sleep(0.05)
         await asyncio.sleep(0.5)
-        await controller.load_model(str(DEMO_MODEL))
+        await controller.chat.load_model(str(DEMO_MODEL))
         # Hellos of a machine in the plan may be read late. They are not new.
         (member,) = controller.topology().members
         for _ in range(2):
-            controller._roster.answers.put(member, wire.Hello(member.name, member.machine))
-        await controller.wait_ready(PATIENCE_S)
+            controller.chat.manager._subscription.answers.put(member, wire.Hello(member.name, member.machine))
+        await controller.chat.wait_ready(PATIENCE_S)
         assert controller.topology().epoch == 1
     finally:
         await controller.stop()
@@ -308,7 +308,7 @@ async def test_a_lost_node_ends_its_processes_and_callers_get_a_reason(tmp_path:
         assert len(children) == 2
         agent.kill()
         async with asyncio.timeout(PATIENCE_S):
-            while cluster.controller.is_ready:
+            while cluster.controller.chat.is_ready:
                 await asyncio.sleep(0.01)
             while "was lost" not in await refusal(cluster):
                 await asyncio.sleep(0.05)
@@ -318,5 +318,5 @@ async def test_a_lost_node_ends_its_processes_and_callers_get_a_reason(tmp_path:
 
 async def refusal(cluster: Cluster) -> str:
     with pytest.raises(ClusterUnavailable) as caught:
-        await cluster.controller.wait_ready(0.5)
+        await cluster.controller.chat.wait_ready(0.5)
     return str(caught.value)

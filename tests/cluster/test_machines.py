@@ -115,8 +115,8 @@ async def test_certificates_are_renewed_while_links_go_on(tmp_path: Path, monkey
         agent = asyncio.create_task(Agent(options).run())
         node, gateway = Identity(tmp_path / "node" / "identity"), Identity(tmp_path / "c" / "gateway")
         try:
-            await running.load_model(str(DEMO_MODEL))
-            await running.wait_ready(PATIENCE_S)
+            await running.chat.load_model(str(DEMO_MODEL))
+            await running.chat.wait_ready(PATIENCE_S)
             epoch, before = running.topology().epoch, certificates(node, gateway)
             shorten(node, signing, "node", 3.0, monkeypatch)
             shorten(gateway, signing, "gateway", 3.0, monkeypatch)
@@ -124,14 +124,14 @@ async def test_certificates_are_renewed_while_links_go_on(tmp_path: Path, monkey
             await until(lambda: min(renewal.due_s(node), renewal.due_s(gateway)) > ended_s + 60)
             await asyncio.sleep(max(0.0, ended_s + 1.0 - time.time()))
             assert not before & certificates(node, gateway)
-            deployment = running.deployment
+            deployment = running.chat.deployment
             assert deployment
             for channel in (
                 await open_channel(deployment.coordinator, gateway),
                 await dial_channel(target.host, target.port, node.client_context()),
             ):
                 await channel.close()
-            assert [event async for event in running.generate(long_request())]
+            assert [event async for event in running.chat.generate(long_request())]
             assert running.topology().epoch == epoch
         finally:
             agent.cancel()
@@ -163,7 +163,7 @@ async def test_work_is_drained_and_a_removed_machine_is_out(tmp_path: Path) -> N
         assert any(line.startswith("node-2: removed (had layers") for line in draft.change)
         assert sorted(stage_names(cluster)) == ["node-1", "node-2"], "nothing has changed yet"
         await running.drain_machine("node-2")
-        await until(lambda: running.is_ready and stage_names(cluster) == ["node-1"])
+        await until(lambda: running.chat.is_ready and stage_names(cluster) == ["node-1"])
         assert [(s.record.name, s.record.draining) for s in running.machines()] == [
             ("node-1", False),
             ("node-2", True),
@@ -174,7 +174,7 @@ async def test_work_is_drained_and_a_removed_machine_is_out(tmp_path: Path) -> N
         assert len(draft.then.stages) == 2, "as if it were not drained"
         assert stage_names(cluster) == ["node-1"]
         await running.drain_machine("node-2", draining=False)
-        await until(lambda: running.is_ready and sorted(stage_names(cluster)) == ["node-1", "node-2"])
+        await until(lambda: running.chat.is_ready and sorted(stage_names(cluster)) == ["node-1", "node-2"])
         kinds = [event.kind for event in reversed(running.events())]
         assert kinds[:4] == ["joined", "joined", "plan", "ready"]
         assert [kind for kind in kinds[4:] if kind in ("drained", "undrained", "ready")] == [
@@ -188,7 +188,7 @@ async def test_work_is_drained_and_a_removed_machine_is_out(tmp_path: Path) -> N
         ports = listening_ports(cluster, 1)
         removing: asyncio.Task[NodeId] | None = None
         text = ""
-        async for event in running.generate(long_request()):
+        async for event in running.chat.generate(long_request()):
             if isinstance(event, TokenEvent):
                 text += event.text
                 removing = removing or asyncio.create_task(running.remove_machine("node-2"))
@@ -196,7 +196,7 @@ async def test_work_is_drained_and_a_removed_machine_is_out(tmp_path: Path) -> N
         assert removing
         assert await removing == node_id(outcast)
         await until(lambda: has_ended(cluster, 2))
-        await until(lambda: running.is_ready and stage_names(cluster) == ["node-1"])
+        await until(lambda: running.chat.is_ready and stage_names(cluster) == ["node-1"])
         await refused_everywhere(cluster, outcast, ports)
         with pytest.raises(MachineUnknown):
             await running.remove_machine("node-2")

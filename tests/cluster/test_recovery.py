@@ -257,7 +257,7 @@ def test_a_stuck_pipeline_is_blamed_on_the_holder_of_its_frames() -> None:
     for (node_id, role), told in vitals(coordinator=(9, 10), a=(10, 10), b=(10, 9), c=(9, 9)).items():
         known = {"coordinator": wire.Vitals(9, 10), "stage": told} if node_id == "a" else {role: told}
         if role == "stage":
-            found.membership.beat(NodeId(node_id), wire.Heartbeat(2**33, vitals=known))
+            found.membership.beat(NodeId(node_id), wire.Heartbeat(2**33, {"": wire.ProcessReport(vitals=known)}))
     found.note_failure(NodeId("a"), wire.Failed(5, "coordinator", "not answered", cause="stuck"))
     assert found.close(broken) == {"b"}
 

@@ -30,10 +30,10 @@ A, B, C = (NodeId(name) for name in "abc")
 class Machines:
     """Machines that receive orders and give the answers of the test."""
 
-    told: list[tuple[NodeId, wire.Message]] = field(default_factory=list)
+    told: list[tuple[NodeId, wire.DeploymentMessage]] = field(default_factory=list)
     answers: deque[tuple[NodeId, wire.Message]] = field(default_factory=deque)
 
-    async def send(self, node_id: NodeId, message: wire.Message) -> None:
+    async def send(self, node_id: NodeId, message: wire.DeploymentMessage) -> None:
         self.told.append((node_id, message))
 
     async def answer(self, until_s: float) -> tuple[NodeId, wire.Message]:

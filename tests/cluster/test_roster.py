@@ -12,6 +12,7 @@ from cluster import wire
 from cluster.control.answers import UNREAD_MAX
 from cluster.control.parts import FETCHES_MAX, ReadPart
 from cluster.control.roster import Roster
+from cluster.control.subscription import Subscription
 from cluster.errors import LinkLost, ModelNotFound
 from cluster.joining.handshake import PROGRAM
 from cluster.net.channel import Channel, ChannelServer, open_channel
@@ -34,6 +35,7 @@ class Hub:
         self.authority = Authority.open(folder / "authority")
         self.identity = self.authority.issue_identity(folder / "gateway", "gateway", "gateway")
         self.roster = Roster(self.authority, read_part)
+        self.subscription = self.roster.subscribe("a")
         self.door = ChannelServer("controller", self.identity, self.roster.serve)
         self.port = 0
 
@@ -76,15 +78,15 @@ async def test_a_flooding_machine_is_disconnected_and_others_are_served(tmp_path
         honest, channel = await running.connect("honest")
         for epoch in range(2 * UNREAD_MAX):
             try:
-                await flood.send(wire.Prepared(epoch))
+                await flood.send(wire.Prepared(epoch, deployment="a"))
             except LinkLost:
                 break
         assert f"flooder has {UNREAD_MAX} unread answers" in await last_refusal(flood)
-        await channel.send(wire.Prepared(7))
+        await channel.send(wire.Prepared(7, deployment="a"))
         heard: list[tuple[NodeId, wire.Message]] = []
         async with asyncio.timeout(PATIENCE_S):
-            while (honest, wire.Prepared(7)) not in heard:
-                member, message = await running.roster.answers.get()
+            while (honest, wire.Prepared(7, deployment="a")) not in heard:
+                member, message = await running.subscription.answers.get()
                 heard.append((member.node_id, message))
         of_flooder = [message for sender, message in heard if sender == flooder]
         assert len(of_flooder) == UNREAD_MAX + 1
@@ -140,4 +142,53 @@ async def test_every_fetch_is_answered(tmp_path: Path) -> None:
         released.set()
         parts = [(await channel.receive(PATIENCE_S))[0] for _ in range(FETCHES_MAX)]
         assert {part.offset for part in parts if isinstance(part, wire.Part)} == set(range(FETCHES_MAX))
+        await channel.close()
+
+
+async def heard(deployment: Subscription, message: wire.Message) -> list[wire.Message]:
+    """Return what the deployment hears up to this message."""
+    told: list[wire.Message] = []
+    async with asyncio.timeout(PATIENCE_S):
+        while message not in told:
+            told.append((await deployment.answers.get())[1])
+    return told
+
+
+async def test_deployments_hear_only_their_own_answers_and_every_loss(tmp_path: Path) -> None:
+    async with hub(tmp_path) as running:
+        other = running.roster.subscribe("b")
+        _, channel = await running.connect("desk")
+        for deployment in ("a", "b", "gone", "a"):
+            await channel.send(wire.Prepared(1, deployment=deployment))
+        await channel.send(wire.Prepared(2, deployment="b"))
+        told = await heard(other, wire.Prepared(2, deployment="b"))
+        assert [message for message in told if not isinstance(message, wire.Hello)] == [
+            wire.Prepared(1, deployment="b"),
+            wire.Prepared(2, deployment="b"),
+        ]
+        await channel.send(wire.Prepared(1, deployment="x" * 301))
+        assert "length <= 300" in await last_refusal(channel)
+        for subscription, answers in ((running.subscription, 2), (other, 0)):
+            messages: list[wire.Message] = []
+            async with asyncio.timeout(PATIENCE_S):
+                while not (messages and isinstance(messages[-1], wire.Failed)):
+                    messages.append((await subscription.answers.get())[1])
+            assert sum(isinstance(message, wire.Prepared) for message in messages) == answers
+        await channel.close()
+
+
+async def test_a_machine_unloads_a_deployment_that_is_gone(tmp_path: Path) -> None:
+    async with hub(tmp_path) as running:
+        _, channel = await running.connect("desk")
+        reports = {"": wire.ProcessReport(), "a": wire.ProcessReport(5), "gone": wire.ProcessReport(7)}
+        orders: list[wire.Message] = []
+        for _ in range(2):
+            await channel.send(wire.Heartbeat(2**20, reports))
+            while not isinstance(order := (await channel.receive(PATIENCE_S))[0], wire.Tick):
+                orders.append(order)
+        assert orders == [wire.Unload(wire.ANY_EPOCH, deployment="gone")]
+        [member] = running.subscription.present()
+        assert member.machine.memory_usable_bytes == 2**20 + 5
+        [shared] = running.subscription.available(shared=True)
+        assert shared.machine.memory_usable_bytes == 2**20 + 12
         await channel.close()

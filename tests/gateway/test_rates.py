@@ -74,7 +74,7 @@ async def test_the_clusters_model_is_counted_with_its_own_tokenizer(tmp_path: Pa
     use_cluster(recounter, controller)
     assert not recounter.tokenizers.knows("model")
     try:
-        await controller.load_model(str(DEMO))
+        await controller.chat.load_model(str(DEMO))
         assert recounter.tokenizers.find("model") is not None
         assert not recounter.tokenizers.knows("other")
     finally:

@@ -45,6 +45,16 @@ def test_nested_values_and_mappings(monkeypatch: pytest.MonkeyPatch) -> None:
         ("MILLRACE_POLICY__LANES", "cluster,pool", r'^MILLRACE_POLICY__LANES: JSON expected, such as \["cluster"'),
         ("MILLRACE_SERVER__TRUSTED_PROXIES", '["::/0"]', r"server\.trusted_proxies: .*every client"),
         ("MILLRACE_SERVER__TRUSTED_PROXIES", '["::ffff:0:0/96"]', r"server\.trusted_proxies: .*every client"),
+        (
+            "MILLRACE_CLUSTER__MODELS",
+            '[{"name": "a", "model": "m"}, {"name": "a", "model": "n"}]',
+            r"cluster: .*the name a is used twice",
+        ),
+        (
+            "MILLRACE_CLUSTER__MODELS",
+            '[{"name": "a", "model": "m", "kind": "rerank"}]',
+            r"cluster\.models\.0\.kind",
+        ),
         ("MILLRACE_POOL__BACKENDS", "x", "^MILLRACE_POOL__BACKENDS: JSON expected"),
         ("MILLRACE_CLOUD__MODELS__fast", "x", "^MILLRACE_CLOUD__MODELS__fast: JSON expected"),
         ("MILLRACE_CLOUD__KEYS_FILE", "~nobody-here/x", r"cloud\.keys_file: "),

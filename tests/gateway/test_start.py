@@ -109,6 +109,10 @@ class Slow:
     def __init__(self) -> None:
         self._loaded = asyncio.Event()
 
+    @property
+    def chat(self) -> "Slow":
+        return self
+
     def new_token(self) -> str:
         return ""
 

@@ -66,7 +66,8 @@ def test_every_request_is_booked_and_logged(served: Served) -> None:
     assert (record["prompt_tokens"], record["completion_tokens"], record["outcome"]) == (7, 0, "complete")
     assert record["event_seq"] > 0
     cluster = served.gateway.admin("/admin/cluster")
-    assert (cluster["embedding_model"], cluster["embedder"]) == (MODEL, cluster["nodes"][0]["node_id"])
+    [embedder] = cluster["deployments"]
+    assert (embedder["model"], embedder["machines"]) == (MODEL, [cluster["nodes"][0]["node"]])
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ def open_recounter(settings: MeteringSettings, metrics: Metrics) -> Recounter:
 
 
 def use_cluster(recounter: Recounter, controller: Controller) -> None:
-    """Use the tokenizer of the cluster's model too; it is stored beside the model and pinned by its digest."""
+    """Use the tokenizers of the cluster's models, too; each is stored beside its model and pinned by its digest."""
     recounter.tokenizers.look_also(partial(_of_cluster, controller))
 
 
@@ -59,8 +59,8 @@ def write_versions(prices: Mapping[str, PricedModel], write: Callable[[], Sessio
 
 
 def _of_cluster(controller: Controller, name: str) -> Pinned | None:
-    model = controller.model
-    if model is None or controller.model_name != name:
+    chat = controller.chat_of(name)
+    if chat is None or (model := chat.model) is None:
         return None
     entry = model.manifest.files.get(_TOKENIZER)
     return Pinned(model.folder / _TOKENIZER, entry.sha256) if entry else None

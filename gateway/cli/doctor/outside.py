@@ -76,9 +76,10 @@ def port(setting: str, host: str, number: int, *, must: bool) -> Finding:
 def machines(cluster: dict[str, Any]) -> Iterator[Finding]:
     """Report every machine that the controller knows, and the measured links between them."""
     nodes = cluster["nodes"]
-    if cluster["model"] and cluster["status"] != "ready":
-        remedy = "see `millrace nodes`; `millrace advise MODEL` shows whether it fits"
-        yield fail("cluster", f"{cluster['model']} is {cluster['status']}: {cluster['reason']}", remedy)
+    for model in cluster["deployments"]:
+        if model["status"] != "ready":
+            remedy = "see `millrace nodes`; `millrace advise MODEL` shows whether it fits"
+            yield fail("cluster", f"{model['model']} is {model['status']}: {model['reason']}", remedy)
     yield ok("cluster", f"{len(nodes)} machine(s) connected, plan {cluster['epoch']}")
     for node in nodes:
         for found in node["warnings"]:

@@ -181,7 +181,7 @@ def _tank(
         is_coordinator=node_id == topology.coordinator,
         is_pace=is_pace,
         is_draining=node_id in topology.draining,
-        is_embedder=node_id == topology.embedder,
+        is_embedder=any(model.kind == "embedding" and node_id in model.machines for model in topology.deployments),
         is_waiting=topology.plan is None,
         warnings=topology.warnings.get(node_id, ()),
     )

@@ -5,7 +5,8 @@ import math
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 
-from cluster.controller import READY_PATIENCE_S, Controller
+from cluster.chat_model import READY_PATIENCE_S, ChatModel
+from cluster.controller import Controller
 from cluster.errors import ClusterBusy, ClusterUnavailable, RequestInvalid
 from cluster.generation import Accepted, Done, GenerateRequest, GenerationEvent, TokenEvent
 from gateway.dialects.openai import GENERATES, EmbeddingRequest
@@ -25,7 +26,7 @@ _Numbered = tuple[int, GenerationEvent]
 
 
 class ClusterLane:
-    """Offers the one model that the controller deploys, and its embedding model."""
+    """Offers the models that the controller deploys, each under its name."""
 
     name: LaneName = "cluster"
 
@@ -49,55 +50,41 @@ class ClusterLane:
         self._patience_s = patience_s
 
     def models(self) -> list[str]:
-        names = {self._controller.model_name, self._controller.embeddings.model_name}
+        names = {model.model_name for model in self._controller.models}
         return names_with(self._aliases(), {name for name in names if name})
 
     def offers(self, model: str) -> list[Offer]:
         return offers_of(self._aliases(), model, self._own_offers)
 
     def _own_offers(self, model: str) -> list[Offer]:
-        offers = embedding_offers(self._controller.embeddings, model)
-        if self._controller.model_name != model:
+        first = self._controller.embeddings
+        offers = [
+            offer
+            for each in self._controller.embedders
+            for offer in embedding_offers(each, model, "embeddings" if each is first else model)
+        ]
+        if (chat := self._controller.chat_of(model)) is None:
             return offers
-        status, reason = self._controller.status
+        status, reason = chat.status
         state = STATES.get(status, "down")
-        predicted = self._controller.predicted
+        predicted = chat.predicted
         return [
             *offers,
             Offer(
                 lane="cluster",
-                backend="cluster",
+                backend="cluster" if chat is self._controller.chat else model,
                 model=model,
                 state=state,
-                note=self._controller.unconstrained if state == "ready" else reason,
-                features=self._features,
+                note=chat.unconstrained if state == "ready" else reason,
+                features=_features(chat),
                 kinds=GENERATES,
-                context_tokens=self._controller.context_tokens,
+                context_tokens=chat.context_tokens,
                 slots=self._slots,
                 first_token_s=predicted.first_token_s if predicted else None,
                 token_s=predicted.token_s if predicted else None,
-                weights=self._weights,
+                weights=_weights(chat),
             ),
         ]
-
-    @property
-    def _weights(self) -> str:
-        """Return the weights' digest and precision; empty before they are known."""
-        model, deployment = self._controller.model, self._controller.deployment
-        return f"{model.manifest.digest}/{deployment.plan.precision}" if model and deployment else ""
-
-    @property
-    def _features(self) -> frozenset[Feature]:
-        """Tools if the model's template supports them, schemas if the machines can enforce them.
-
-        Before the model is loaded, both are assumed: `open` waits for the load.
-        """
-        found: set[Feature] = {"logprobs", *HINTS}
-        if self._controller.chat_format.tools or self._controller.model is None:
-            found.add("tools")
-        if not self._controller.unconstrained:
-            found.add("json")
-        return frozenset(found)
 
     async def open(self, call: Call, offer: Offer, _wait_s: float = math.inf) -> Answer:
         """Return with the first text, or with all of it if the caller does not stream.
@@ -106,11 +93,15 @@ class ClusterLane:
         and GenerationError.
         """
         if isinstance(call.request, EmbeddingRequest):
-            return await open_embeddings(self._controller.embeddings, call, offer, self._patience_s)
-        if self._controller.model is None:
-            await self._wait_for_model(call)
+            named = [each for each in self._controller.embedders if each.model_name == offer.model_there]
+            return await open_embeddings(
+                named[0] if named else self._controller.embeddings, call, offer, self._patience_s
+            )
+        chat = self._controller.chat_of(offer.model_there) or self._controller.chat
+        if chat.model is None:
+            await self._wait_for_model(chat, call)
         meter = Meter(source="tokenizer")
-        body = self._body(call, offer, meter)
+        body = self._body(chat, call, offer, meter)
         try:
             first = await anext(body)
         except (ClusterBusy, ClusterUnavailable) as error:
@@ -122,24 +113,24 @@ class ClusterLane:
         content_type = "text/event-stream" if call.request.is_stream else "application/json"
         return Answer(200, content_type, GeneratorBody(await begun(_resume(first, body))), meter)
 
-    async def _wait_for_model(self, call: Call) -> None:
+    async def _wait_for_model(self, chat: ChatModel, call: Call) -> None:
         """Wait until the model's features and format are known. Raises LaneBusy, FeatureUnsupported."""
         try:
-            await self._controller.wait_ready(READY_PATIENCE_S if self._patience_s is None else self._patience_s)
+            await chat.wait_ready(READY_PATIENCE_S if self._patience_s is None else self._patience_s)
         except ClusterUnavailable as error:
             raise LaneBusy(error.message, code=error.code) from error
-        if missing := call.features.keys() - self._features:
+        if missing := call.features.keys() - _features(chat):
             text = f"'{call.request.model}' does not support {', '.join(sorted(missing))}"
             raise FeatureUnsupported(text, param=call.features[min(missing)])
 
-    async def _body(self, call: Call, offer: Offer, meter: Meter) -> AsyncGenerator[bytes]:
-        form, tools, weights = self._controller.chat_format, tools_of(call), self._weights
+    async def _body(self, chat: ChatModel, call: Call, offer: Offer, meter: Meter) -> AsyncGenerator[bytes]:
+        form, tools, weights = chat.chat_format, tools_of(call), _weights(chat)
         had = had_of(call, weights, offer.context_tokens)
         requests = requests_of(call, tools, form, speculate=self._speculate, resume=resume_of(had))
         echoes = [echo_of(call.generation, request.prompt) for request in requests]
         tells = tells_tokens(call, weights)
         writer = AnswerWriter(call, offer.model_there, echoes, form, tools, had=had, tells_tokens=tells)
-        async with aclosing(self._events(requests)) as events:
+        async with aclosing(self._events(chat, requests)) as events:
             tally = _Tally(meter)
             try:
                 async for number, event in events:
@@ -156,15 +147,15 @@ class ClusterLane:
         meter.finish_reasons = writer.finish_reasons
         yield writer.end(meter)
 
-    async def _events(self, requests: list[GenerateRequest]) -> AsyncGenerator[_Numbered]:
+    async def _events(self, chat: ChatModel, requests: list[GenerateRequest]) -> AsyncGenerator[_Numbered]:
         """Yield events of all prompts as they arrive, each with its prompt's number."""
         if len(requests) == 1:
-            async with aclosing(self._controller.generate(requests[0], self._patience_s)) as events:
+            async with aclosing(chat.generate(requests[0], self._patience_s)) as events:
                 async for event in events:
                     yield 0, event
             return
         merged: asyncio.Queue[_Numbered | Exception] = asyncio.Queue(_MERGE_EVENTS)
-        tasks = [asyncio.create_task(self._pump(at, request, merged)) for at, request in enumerate(requests)]
+        tasks = [asyncio.create_task(self._pump(chat, at, request, merged)) for at, request in enumerate(requests)]
         try:
             open_prompts = len(tasks)
             while open_prompts:
@@ -179,14 +170,37 @@ class ClusterLane:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _pump(
-        self, number: int, request: GenerateRequest, merged: "asyncio.Queue[_Numbered | Exception]"
+        self,
+        chat: ChatModel,
+        number: int,
+        request: GenerateRequest,
+        merged: "asyncio.Queue[_Numbered | Exception]",
     ) -> None:
         try:
-            async with aclosing(self._controller.generate(request, self._patience_s)) as events:
+            async with aclosing(chat.generate(request, self._patience_s)) as events:
                 async for event in events:
                     await merged.put((number, event))
         except Exception as error:  # noqa: BLE001 - a task's edge: the merging task raises it again
             await merged.put(error)
+
+
+def _weights(chat: ChatModel) -> str:
+    """Return the weights' digest and precision; empty before they are known."""
+    model, deployment = chat.model, chat.deployment
+    return f"{model.manifest.digest}/{deployment.plan.precision}" if model and deployment else ""
+
+
+def _features(chat: ChatModel) -> frozenset[Feature]:
+    """Tools if the model's template supports them, schemas if the machines can enforce them.
+
+    Before the model is loaded, both are assumed: `open` waits for the load.
+    """
+    found: set[Feature] = {"logprobs", *HINTS}
+    if chat.chat_format.tools or chat.model is None:
+        found.add("tools")
+    if not chat.unconstrained:
+        found.add("json")
+    return frozenset(found)
 
 
 class _Tally:

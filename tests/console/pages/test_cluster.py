@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import dataclasses
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 from cluster import wire
+from cluster.control.topology import DeploymentState
 from cluster.errors import LinkLost
 from cluster.joining.enrolment import join
 from cluster.joining.handshake import PROGRAM
@@ -84,6 +86,30 @@ async def test_only_operators_see_machines_and_an_empty_cluster_says_the_next_st
         assert (await owner.get(f"{CLUSTER}/plan", without="0" * 32)).status_code == 404
         owner.csrf = "0" * 64
         assert (await owner.post(f"{CLUSTER}/add")).status_code == 403
+
+
+async def test_all_models_of_the_cluster_are_listed(
+    served: Served, port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    controller = served.services.controller
+    models = (
+        DeploymentState("big", "b", "chat", "ready", "big over 2 node(s)", 3, "int8", 4096, (NodeId("a" * 32),)),
+        DeploymentState("vectors", "v", "embedding", "failed", "1024 MiB short", 1),
+    )
+    told = dataclasses.replace(controller.topology(), deployments=models)
+    monkeypatch.setattr(controller, "topology", lambda: told)
+    async with visiting(served) as owner:
+        page = (await owner.get(CLUSTER)).text
+        for shown in (
+            "Models of the cluster",
+            "big over 2 node(s)",
+            "int8",
+            "aaaaaa",
+            "vectors",
+            "1024 MiB short",
+        ):
+            assert shown in page
+        assert "1024 MiB short" in (await owner.get("/console/models")).text
 
 
 async def test_who_signed_in_with_a_weak_key_looks_and_changes_nothing(served: Served, port: int) -> None:

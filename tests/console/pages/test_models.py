@@ -2,18 +2,19 @@
 
 import asyncio
 import re
+import threading
 from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
-from cluster.controller import Controller
+from cluster.chat_model import ChatModel
 from cluster.trust.addresses import Target
 from gateway.app import create_app, open_services
 from gateway.identity.audit import Filter
 from gateway.settings import CloudModel, CloudSettings, Settings
 from tests.cluster.test_joining import until
-from tests.clusters import DEMO_MODEL
+from tests.clusters import DEMO_MODEL, PATIENCE_S
 from tests.console.browsing import Visit, visiting
 from tests.databases import prepared
 from tests.fakes import pool_servers as servers
@@ -100,14 +101,14 @@ async def test_members_see_what_their_keys_may_name_and_nothing_of_servers(serve
 
 async def test_advice_and_then_the_model_is_loaded(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     controller = served.services.controller
-    begun, may_read, read = asyncio.Event(), asyncio.Event(), Controller._read_model
+    begun, may_read, read = threading.Event(), threading.Event(), ChatModel._read_model
 
-    async def read_later(*args: Any) -> Any:
+    def read_later(*args: Any) -> Any:
         begun.set()
-        await may_read.wait()
-        return await read(*args)
+        assert may_read.wait(PATIENCE_S)
+        return read(*args)
 
-    monkeypatch.setattr(Controller, "_read_model", read_later)
+    monkeypatch.setattr(ChatModel, "_read_model", read_later)
     async with visiting(served) as owner:
         assert "Check hardware fit" in (await owner.get(f"{MODELS}/fit")).text
         unknown = await owner.get(f"{MODELS}/fit", model="nowhere", context_tokens="12")
@@ -120,17 +121,17 @@ async def test_advice_and_then_the_model_is_loaded(served: Served, monkeypatch: 
         refused = await owner.post(f"{MODELS}/cluster")
         assert (refused.status_code, "Enter a value." in refused.text) == (400, True)
         await owner.post(f"{MODELS}/cluster", model=str(DEMO_MODEL))
-        await begun.wait()
+        assert await asyncio.to_thread(begun.wait, PATIENCE_S)
         # A model is being read: no page offers what would be refused.
         busy = [await owner.get(f"{MODELS}/fit", model=str(DEMO_MODEL)), await owner.get(MODELS)]
         assert [f'action="{MODELS}/cluster"' in each.text for each in busy] == [False, False]
         second = await owner.post(f"{MODELS}/cluster", model=str(DEMO_MODEL))
         assert (second.status_code, "is loading now" in second.text) == (409, True)
         may_read.set()
-        await until(lambda: controller.model is not None)
+        await until(lambda: controller.chat.model is not None)
         shown = await owner.get(MODELS)
-        assert controller.model
-        assert controller.model.manifest.digest in shown.text
+        assert controller.chat.model
+        assert controller.chat.model.manifest.digest in shown.text
         assert "Load model" not in shown.text
         assert (await owner.post(f"{MODELS}/servers/scan", hosts="127.0.0.1", ports="70000")).status_code == 400
         again = await owner.post(f"{MODELS}/cluster", model=str(DEMO_MODEL))

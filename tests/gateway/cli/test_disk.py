@@ -212,7 +212,8 @@ def test_cards_that_are_full_are_told(line: str, level: str) -> None:
 def test_machines_and_their_links_are_judged() -> None:
     node = {"node": "desk", "warnings": [{"what": "its clock is 9 s ahead", "remedy": "turn on NTP"}]}
     link = {"from": "desk", "to": "shed", "delay_ms": 0.4, "jitter_ms": 0.1, "mbit_per_s": 940.0}
-    facts = {"model": "m", "status": "waiting", "reason": "no room", "epoch": 3}
+    model = {"model": "m", "status": "waiting", "reason": "no room"}
+    facts = {"deployments": [model, model | {"status": "ready"}], "epoch": 3}
     links = [link | {"mtu_bytes": 1500}, link | {"mtu_bytes": 1280}]
     found = list(outside.machines(facts | {"nodes": [node, node | {"warnings": []}], "links": links}))
     levels = [(each.area, each.level) for each in found]
@@ -224,7 +225,7 @@ def test_machines_and_their_links_are_judged() -> None:
         ("links", "warn"),
     ]
     assert "0.40 ms, 940 Mbit/s, MTU 1280" in found[-1].what
-    unmeasured = list(outside.machines(facts | {"status": "ready", "nodes": [node, node], "links": []}))
+    unmeasured = list(outside.machines(facts | {"nodes": [node, node], "links": []}))
     assert unmeasured[-1].level == "unseen"
 
 

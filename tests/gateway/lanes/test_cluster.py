@@ -127,10 +127,10 @@ def joined(streamed: list[dict[str, Any]]) -> dict[str, Any]:
 async def test_without_a_ring_the_last_word_says_which_local_nodes_are_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cluster.controller.READY_PATIENCE_S", 0.1)
+    monkeypatch.setattr("cluster.chat_model.READY_PATIENCE_S", 0.1)
     controller = Controller(tmp_path)
     lane = ClusterLane(controller, 8)
-    await controller.load_model(str(DEMO_MODEL))
+    await controller.chat.load_model(str(DEMO_MODEL))
     controller.absences.note("node-1", "ended (killed by signal 9); it restarts in 5 s")
     (offer,) = lane.offers("model")
     request = read_request("chat", json.dumps({"model": "model", "messages": ASKED}).encode())
@@ -187,8 +187,8 @@ async def test_calls_and_what_came_of_them_are_read(lane: ClusterLane) -> None:
     ]
     whole = await ask(lane, messages=history, tools=[WEATHER], max_tokens=8)
     check("CreateChatCompletionResponse", whole)
-    longer = await lane._controller.count_tokens([{"role": "user", "content": "Hi"}], [WEATHER])
-    assert longer > await lane._controller.count_tokens([{"role": "user", "content": "Hi"}]) > 3
+    longer = await lane._controller.chat.count_tokens([{"role": "user", "content": "Hi"}], [WEATHER])
+    assert longer > await lane._controller.chat.count_tokens([{"role": "user", "content": "Hi"}]) > 3
 
 
 async def test_schemas_are_kept_to(lane: ClusterLane) -> None:

@@ -1,16 +1,17 @@
 """How long a request that the cluster alone may answer waits for its ring."""
 
 import asyncio
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from cluster.chat_model import ChatModel
 from cluster.control.readiness import Status
-from cluster.controller import Controller
 from cluster.models.chat_format import ChatFormat
 from gateway.settings import RoutingSettings
-from tests.clusters import DEMO_MODEL
+from tests.clusters import DEMO_MODEL, PATIENCE_S
 from tests.gateway.http.edges import until
 from tests.gateway.requests.roads import nothing_is_left, receive, road, send
 
@@ -20,7 +21,7 @@ pytestmark = pytest.mark.anyio
 async def test_it_waits_as_long_as_its_patience_is(tmp_path: Path) -> None:
     async with road(tmp_path, routing=RoutingSettings(queue_s=0.5)) as running:
         services = running.services
-        await services.controller.load_model(str(DEMO_MODEL))
+        await services.controller.chat.load_model(str(DEMO_MODEL))
         services.controller.absences.note("node-1", "ended (killed by signal 9); it is started again after 60 s")
         key = services.keys.create("own", ("cluster",))
         for request in ({"model": DEMO_MODEL.name}, {"model": DEMO_MODEL.name, "stream": True}):
@@ -36,24 +37,24 @@ async def test_a_request_with_tools_waits_until_the_model_is_read(
 ) -> None:
     """A gateway that starts knows the model's name before it knows what the model can do."""
     tool = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}
-    is_read, read = asyncio.Event(), Controller._read_model
+    is_read, read = threading.Event(), ChatModel._read_model
 
-    async def read_later(*args: Any) -> Any:
-        await is_read.wait()
-        return await read(*args)
+    def read_later(*args: Any) -> Any:
+        assert is_read.wait(PATIENCE_S)
+        return read(*args)
 
-    monkeypatch.setattr(Controller, "_read_model", read_later)
-    monkeypatch.setattr(Controller, "chat_format", property(lambda _: ChatFormat()))  # it has no tools
+    monkeypatch.setattr(ChatModel, "_read_model", read_later)
+    monkeypatch.setattr(ChatModel, "chat_format", property(lambda _: ChatFormat()))  # it has no tools
     async with road(tmp_path, routing=RoutingSettings(queue_s=30)) as running:
         services = running.services
-        reading = asyncio.create_task(services.controller.load_model(str(DEMO_MODEL)))
+        reading = asyncio.create_task(services.controller.chat.load_model(str(DEMO_MODEL)))
         await until(lambda: services.lanes["cluster"].models() == [DEMO_MODEL.name])
         key = services.keys.create("own", ("cluster",))
         asked = await send(running, key, model=DEMO_MODEL.name, tools=[tool])
         await until(lambda: services.health.of("cluster").in_flight == 1)
         is_read.set()
         await reading
-        await services.controller._manager.readiness.tell(status, "as the test has it")
+        await services.controller.chat.manager.readiness.tell(status, "as the test has it")
         refused = await receive(asked)
         expected = (400, "unsupported_feature") if status == "ready" else (503, "cluster_unavailable")
         assert (refused.status, refused.error["code"]) == expected, refused.content

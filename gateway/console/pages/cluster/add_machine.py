@@ -68,7 +68,7 @@ def _newcomers(controller: Controller, since_ns: int) -> dict[str, Any]:
         "newcomers": [
             (row, _measured(links[row.node_id].cells, names) if row.node_id in links else []) for row in rows
         ],
-        "has_model": controller.model is not None,
+        "has_model": controller.chat.model is not None,
         "others": len(names) - sum(row.is_here for row in rows),
     }
 

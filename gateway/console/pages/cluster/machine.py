@@ -44,7 +44,7 @@ def _page(
     names = [member.name for member in state.topology.members]
     own = next((link_row for link_row in link_matrix(state.topology) if link_row.node_id == row.node_id), None)
     links = [(name, cell) for name, cell in zip(names, own.cells, strict=True) if not cell.is_self] if own else []
-    has_model = controller.model is not None
+    has_model = controller.chat.model is not None
     form = form or Form.showing(name=row.name)
     return page("cluster/machine.html", visitor, status, row=row, links=links, has_model=has_model, form=form)
 

@@ -16,7 +16,7 @@ from gateway.console.renderer import go, page
 _EVENTS_SHOWN = 50
 _PARTS = PICTURE_PARTS | {
     f"cluster-{part}": f"cluster/{part}.html"
-    for part in ("lead", "figures", "plan", "machines", "links", "events")
+    for part in ("lead", "figures", "plan", "models", "machines", "links", "events")
 }
 
 router = APIRouter(prefix="/console/cluster")
@@ -45,6 +45,7 @@ async def _values(controller: Controller) -> dict[str, Any]:
         "topology": state.topology,
         "cluster": state.cluster,
         "machines": state.machines,
+        "names": {member.node_id: member.name for member in state.topology.members},
         "links": link_matrix(state.topology),
         "events": controller.events()[:_EVENTS_SHOWN],
     }

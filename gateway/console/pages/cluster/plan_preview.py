@@ -81,7 +81,10 @@ async def _show(visitor: Visitor, controller: Controller, change: Change) -> Res
         values["problem"] = "No model is loaded yet."
     else:
         values |= {"now": drafted.now, "then": drafted.then, "lines": drafted.change}
-        values |= {"drawn_now": state.cluster, "drawn_then": _drawn(controller.model, state, drafted.then, change)}
+        values |= {
+            "drawn_now": state.cluster,
+            "drawn_then": _drawn(controller.chat.model, state, drafted.then, change),
+        }
     return page("cluster/draft.html", visitor, **values)
 
 

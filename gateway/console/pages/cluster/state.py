@@ -32,6 +32,6 @@ class ClusterState:
 
 def cluster_state(controller: Controller) -> ClusterState:
     topology = controller.topology()
-    model = controller.model
+    model = controller.chat.model
     drawn = sketch(topology, model.card if model else None)
     return ClusterState(topology, drawn, machine_rows(controller.machines(), topology, drawn.picture))

@@ -85,7 +85,8 @@ def _values(visitor: Visitor, sources: Sources) -> dict[str, Any]:
     values: dict[str, Any] = {"rows": rows_of(visitor, sources.lanes, pool), "is_operator": visitor.is_operator}
     if visitor.is_operator:
         values |= {
-            "controller": sources.controller,
+            "chat": sources.controller.chat,
+            "deployments": sources.controller.topology().deployments,
             "may_load": not sources.loader.refusal,
             "backends": [backend.as_data() for backend in pool.backends()],
             "aliases": sources.terms.every_alias(),

@@ -190,7 +190,7 @@ def _busy(controller: app_state.Controller, history: app_state.History) -> float
 
 
 def _cluster(controller: app_state.Controller) -> Sketch:
-    model = controller.model
+    model = controller.chat.model
     return sketch(controller.topology(), model.card if model else None)
 
 
@@ -219,7 +219,7 @@ async def credit_of(visitor: Visitor, ledger: app_state.Ledger, usage: UsageFigu
 
 async def _alerts(sources: Sources, scope: Scope, cluster: Sketch) -> list[Alert]:
     """Return the alerts; alerts of the ledger only for the instance."""
-    status, reason = sources.controller.status
+    status, reason = sources.controller.chat.status
     offers = (
         offer for lane in sources.load.lanes.values() for name in lane.models() for offer in lane.offers(name)
     )

@@ -1,0 +1,175 @@
+"""The task that keeps a deployment served: it deploys, watches, and deploys again after a loss or a failure."""
+
+import asyncio
+import contextlib
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import structlog
+
+from cluster import wire
+from cluster.control.deployment import Model, now_s
+from cluster.control.epochs import PlanVersions
+from cluster.control.fault_attribution import FaultAttribution
+from cluster.control.readiness import Readiness
+from cluster.control.subscription import Subscription
+from cluster.errors import ClusterError, LinkLost, ModelError, PeerRejected, PlanOutdated
+from cluster.events import EventKind
+from cluster.models.embedding_model import EmbeddingModel
+from cluster.plans.memory_division import Claim
+from cluster.plans.plan import Member
+from cluster.trust.identity import NodeId
+
+log = structlog.get_logger(__name__)
+
+RETRY_PAUSES_S = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
+AGAIN_S = 0.05
+UNLOAD_TIMEOUT_S = 2.0
+
+M = TypeVar("M", Model, EmbeddingModel)
+"""The model that is served."""
+
+
+class Supervisor(ABC, Generic[M]):
+    """Owns one deployment. `run` is its task; it handles the nodes' messages one by one."""
+
+    def __init__(self, folder: Path, subscription: Subscription, peers: Sequence["Supervisor[Any]"] = ()) -> None:
+        """`peers` are all deployments that share the machines' memory, by priority. It may grow until `run`."""
+        self._peers = peers
+        self._subscription = subscription
+        self._epochs = PlanVersions(folder / "epochs", subscription.deployment)
+        self._fault_attribution = FaultAttribution(
+            subscription.membership, chronicle=subscription.chronicle, deployment=subscription.deployment
+        )
+        self.readiness = Readiness(subscription.absences)
+        self.model: M | None = None
+        self.is_reading = False
+
+    @abstractmethod
+    def claim(self) -> Claim | None:
+        """Return the need of memory; None before the model is known."""
+
+    def _claims(self) -> list[Claim]:
+        return [claim for peer in self._peers if (claim := peer.claim())]
+
+    @property
+    @abstractmethod
+    def serving(self) -> object | None:
+        """What serves now. It is another object after every change."""
+
+    @property
+    def deployment_name(self) -> str:
+        return self._subscription.deployment
+
+    @property
+    def epoch(self) -> int:
+        return self._epochs.current
+
+    async def load(self, name: str, read: Callable[[], M]) -> M:
+        """Read a model on a thread. It is served as soon as there are machines. Raise ModelError."""
+        if self.serving is None:
+            await self.readiness.tell("planning", f"reading {name}")
+        self.is_reading = True
+        try:
+            self.model = await asyncio.to_thread(read)
+        except ModelError as error:
+            if self.serving is None:  # What serves has its own model's files.
+                await self.readiness.tell("failed", str(error))
+            raise
+        finally:
+            self.is_reading = False
+        await self.readiness.tell("waiting", "no machine is in the cluster")
+        for peer in self._peers:
+            if peer is not self:
+                peer.look_again()
+        return self.model
+
+    def look_again(self) -> None:
+        """Have the task check its plan, since another deployment needs memory."""
+        for member in self._subscription.present():
+            with contextlib.suppress(PeerRejected):  # With that many unread messages it looks again anyway.
+                self._subscription.answers.put(member, wire.Tick())
+
+    @abstractmethod
+    async def _wait_for_work(self) -> M:
+        """Wait until a model must be deployed, for the first time or again."""
+
+    @abstractmethod
+    async def _deploy(self, model: M) -> None:
+        """Deploy the model once. Raise ClusterError, TimeoutError or OSError."""
+
+    @abstractmethod
+    async def _note(self, member: Member, message: wire.Message) -> None:
+        """Handle a machine's message. Raise PlanOutdated if it makes the work in progress pointless."""
+
+    async def run(self) -> None:
+        """Deploy, watch, and deploy again. Run until cancelled."""
+        structlog.contextvars.bind_contextvars(deployment=self.deployment_name)
+        failures = 0
+        while True:
+            try:
+                model = await self._wait_for_work()
+                await self._deploy(model)
+                failures = 0
+            except (PlanOutdated, LinkLost) as outdated:
+                log.info("plan outdated", epoch=self.epoch, reason=str(outdated))
+                await asyncio.sleep(AGAIN_S)
+            except Exception as error:  # noqa: BLE001 - the edge of this task: no other one deploys again
+                pause_s = RETRY_PAUSES_S[min(failures, len(RETRY_PAUSES_S) - 1)]
+                failures += 1
+                await self._fail(error, pause_s)
+                if await self._is_new_within(pause_s):
+                    failures = 0
+
+    async def _is_new_within(self, pause_s: float) -> bool:
+        """Wait before the next try. Tell whether a machine has joined or what serves has changed."""
+        serving, until_s = self.serving, now_s() + pause_s
+        with contextlib.suppress(TimeoutError):
+            while self.serving is serving:
+                if isinstance((await self._answer(until_s))[1], wire.Hello):
+                    break
+            return True
+        return False
+
+    async def _next_event(self, timeout_s: float | None) -> None:
+        with contextlib.suppress(TimeoutError):
+            await self._answer(None if timeout_s is None else now_s() + timeout_s)
+
+    async def _answer(self, until_s: float | None) -> tuple[NodeId, wire.Message]:
+        """Handle and return the next message of a node.
+
+        Raise TimeoutError if there is none by `until_s`; a message that has arrived is always handled completely.
+        Raise PlanOutdated as `_note` does.
+        """
+        async with asyncio.timeout_at(until_s):
+            member, message = await self._subscription.answers.get()
+        await self._note(member, message)
+        return member.node_id, message
+
+    async def _unload(self, node_id: NodeId, epoch: int) -> None:
+        """Have a machine free the memory of this deployment, unless it serves `epoch` or a later one."""
+        with contextlib.suppress(LinkLost, TimeoutError):
+            async with asyncio.timeout(UNLOAD_TIMEOUT_S):
+                await self._subscription.send(node_id, wire.Unload(epoch))
+
+    def _record(self, kind: EventKind, text: str, epoch: int | None = None) -> None:
+        """Record an event of this deployment, with the model's name if there are several."""
+        if self.model and sum(peer.model is not None for peer in self._peers) > 1:
+            text = f"{self.model.name}: {text}"
+        self._subscription.chronicle.note(kind, text, self.epoch if epoch is None else epoch)
+
+    async def _fail(self, error: Exception, again_in_s: float) -> None:
+        """Report a failure. A model that does not fit is final, unless a local node is about to come back.
+
+        Anything else is tried again while callers wait.
+        """
+        foreseen = isinstance(error, ClusterError | TimeoutError | OSError)
+        reason = str(error) or "machines did not answer in time"
+        trace = not foreseen
+        log.error("deployment failed", epoch=self.epoch, reason=reason, again_in_s=again_in_s, exc_info=trace)
+        self._record("failed", reason)
+        if self.serving is None:
+            is_final = isinstance(error, ModelError) and not self._subscription.absences.by_name
+            await self.readiness.tell("failed" if is_final else "planning", reason)
