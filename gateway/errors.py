@@ -11,6 +11,7 @@ from cluster import errors as cluster
 from runtime.errors import (
     Conflict,
     LaneFailed,
+    LaneTimeout,
     RateLimited,
     RequestInvalid,
     ServiceError,
@@ -100,6 +101,10 @@ class LaneUnreachable(LaneFailed):
     """No connection: the backend did not receive the request."""
 
     kind = "unreachable"
+
+
+class FirstByteLate(LaneTimeout):
+    """No first byte came in the time that the prediction allows for it."""
 
 
 class LaneBusy(LaneFailed):

@@ -6,7 +6,7 @@ import time
 from contextlib import AsyncExitStack
 
 from gateway.dialects.openai import GENERATES, Kind
-from gateway.errors import LaneBusy, LaneUnreachable
+from gateway.errors import FirstByteLate, LaneBusy, LaneUnreachable
 from gateway.lanes.base import Answer, Call, Meter, Out
 from gateway.lanes.events import Reader, StreamReader
 from gateway.lanes.json_body import WholeReader
@@ -28,17 +28,18 @@ _DOUBTED_AFTER_S = 3.0
 
 
 async def relay(
-    upstream: Upstream, call: Call, body: bytes, owned: AsyncExitStack | None = None, *, wait_s: float = math.inf
+    upstream: Upstream, call: Call, body: bytes, owned: AsyncExitStack | None = None, *, until_s: float = math.inf
 ) -> Answer:
     """Send the call and return with the first bytes of its answer; closing the body also closes `owned`.
 
-    It waits for about `wait_s`: the clock of all connections looks a few times a second.
+    It waits until `until_s` by `time.monotonic`, or slightly longer: the clock of all connections looks a few times a
+    second. Connecting has a timeout of its own.
 
-    Raises LaneFailed and its kinds: LaneUnreachable if nothing was sent, LaneBrokeOff if work may have begun. The
-    caller decides whether to ask the next candidate. Raises RequestInvalid if the answer blames the request,
-    MessagesRefused if a chat template does.
+    Raises LaneFailed and its kinds: FirstByteLate after `until_s`, LaneUnreachable if nothing was sent, LaneBrokeOff
+    if work may have begun. The caller decides whether to ask the next candidate. Raises RequestInvalid if the answer
+    blames the request, MessagesRefused if a chat template does.
     """
-    relayed = RelayBody(upstream, call, owned, wait_s)
+    relayed = RelayBody(upstream, call, owned, until_s)
     try:
         origin, parts = upstream.request(call, body)
         is_reused = relayed.ask_idle(origin, parts)
@@ -47,7 +48,7 @@ async def relay(
         while relayed.is_opening:
             await relayed.change()
         if is_reused and relayed.may_repeat:
-            relayed = RelayBody(upstream, call, owned, wait_s)
+            relayed = RelayBody(upstream, call, owned, until_s)
             await relayed.ask(origin, parts)
             while relayed.is_opening:
                 await relayed.change()
@@ -82,7 +83,7 @@ class RelayBody:
     _problem: LaneFailed | None = None
     _retry_after: bytes | None = None
 
-    def __init__(self, upstream: Upstream, call: Call, owned: AsyncExitStack | None, wait_s: float) -> None:
+    def __init__(self, upstream: Upstream, call: Call, owned: AsyncExitStack | None, until_s: float) -> None:
         self.meter = Meter()
         self._upstream = upstream
         self._call = call
@@ -94,7 +95,7 @@ class RelayBody:
             if is_stream
             else WholeReader(call, 200, is_paid=upstream.is_paid)
         )
-        self._wait_s = wait_s
+        self._until_s = until_s
         self._began_s = self._heard_s = time.monotonic()
 
     def ask_idle(self, origin: Origin, parts: list[bytes]) -> bool:
@@ -229,8 +230,8 @@ class RelayBody:
             upstream.doubt()
         if waited_s > upstream.total_s:
             self._break(LaneTimeout(f"{upstream.name} was not done within {upstream.total_s:.0f} s"))
-        elif waited_s > self._wait_s and not self._is_open:
-            self._break(LaneTimeout(f"{upstream.name} did not answer within {self._wait_s:.0f} s"))
+        elif now_s > self._until_s and not self._is_open:
+            self._break(FirstByteLate(f"{upstream.name} did not answer within {waited_s:.0f} s"))
         elif not self._has_begun:
             if waited_s > upstream.first_byte_s:
                 self._break(LaneTimeout(f"{upstream.name} did not answer within {upstream.first_byte_s:.0f} s"))

@@ -3,13 +3,14 @@
 from dataclasses import dataclass
 
 from cluster.errors import GenerationError, StageLost
+from gateway.errors import FirstByteLate
 from gateway.lanes.base import Answer, Call, Lanes, Offer
 from gateway.lanes.preemptible.admission import OWN
 from gateway.lanes.preemptible.jobs import PreemptibleJobs
 from gateway.metrics.metrics import Metrics
 from gateway.routing.dispatch import Dispatch
 from gateway.routing.patience import give_up_after_s
-from runtime.errors import LaneFailed, LaneTimeout
+from runtime.errors import LaneFailed
 
 _OK = 200
 
@@ -38,7 +39,7 @@ class Attempts:
             answer = await self.lanes[offer.lane].open(call, offer, wait_s)
         except LaneFailed as error:
             self.note_error(offer, error)
-            if offer.lane == "pool" and isinstance(error, LaneTimeout):
+            if isinstance(error, FirstByteLate):
                 dispatch.gave_up()
             dispatch.refused(error)
             raise

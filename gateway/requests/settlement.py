@@ -149,7 +149,7 @@ def observe_answer(metrics: Metrics, context: RequestContext, meter: Meter) -> N
     if first_byte_s is not None:
         tallies.first_token_seconds.observe(first_byte_s)
         # Whole and cached answers do not show how fast they were generated.
-        if tokens > 1 and context.call.request.stream and not context.admitted.found:
+        if tokens > 1 and context.call.request.is_stream and not context.admitted.found:
             tallies.token_seconds.observe((elapsed_s - first_byte_s) / (tokens - 1))
     tallies.prompt_tokens.value += meter.prompt_tokens
     tallies.completion_tokens.value += tokens
@@ -166,7 +166,7 @@ def end(context: RequestContext, meter: Meter, ending: Ending) -> Ended:
         ending.status,
         ending.problem,
         context.caller.key_prefix,
-        bool(call.request.stream),
+        call.request.is_stream,
         call.traceparent,
         call.address,
         meter.finish_reasons,

@@ -78,13 +78,14 @@ class PoolLane:
 
     async def open(self, call: Call, offer: Offer, wait_s: float = math.inf) -> Answer:
         """Send the messages unchanged; fold them only if the chat template refuses them."""
-        began_s = 0.0 if offer.is_resident else time.monotonic()
+        began_s = time.monotonic()
+        until_s = began_s + wait_s
         try:
             upstream = self._upstream(offer)
             try:
-                answer = await relay(upstream, call, self._body(call, offer), wait_s=wait_s)
+                answer = await relay(upstream, call, self._body(call, offer), until_s=until_s)
             except MessagesRefused:
-                folded = await self._ask_folded(upstream, call, offer, wait_s)
+                folded = await self._ask_folded(upstream, call, offer, until_s)
                 if folded is None:
                     raise
                 answer = folded
@@ -96,11 +97,11 @@ class PoolLane:
             self.pool.loaded(offer, time.monotonic() - began_s)
         return answer
 
-    async def _ask_folded(self, upstream: Upstream, call: Call, offer: Offer, wait_s: float) -> Answer | None:
+    async def _ask_folded(self, upstream: Upstream, call: Call, offer: Offer, until_s: float) -> Answer | None:
         """Return the answer to the folded messages; None if the chat template refuses these, too."""
         for folded in _folded_calls(call):
             with contextlib.suppress(MessagesRefused):
-                return await relay(upstream, folded, self._body(folded, offer), wait_s=wait_s)
+                return await relay(upstream, folded, self._body(folded, offer), until_s=until_s)
         return None
 
     def _body(self, call: Call, offer: Offer) -> bytes:

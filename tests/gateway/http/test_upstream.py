@@ -140,6 +140,27 @@ async def test_patience_ends(
         await until(lambda: is_idle(running) and slow.open == 0)
 
 
+async def test_a_status_of_a_timeout_says_nothing_about_the_backends_speed(tmp_path: Path) -> None:
+    async with (
+        backend(writes(whole(b"{}", b"504 Gateway Timeout"))) as bad,
+        edge(tmp_path, bad.base_url) as running,
+    ):
+        raw = question(stream=True)
+        caller = running.services.keys.find(running.key)
+        assert caller
+        call = Call("req_1", "chat", read_request("chat", raw), raw, "ann")
+
+        def first_token_s() -> float:
+            (candidate,) = running.services.router.explain(caller, call).candidates
+            return candidate.predicted.first_token_s
+
+        before_s = first_token_s()
+        assert (await running.ask(stream=True)).status == 504
+        await until(lambda: is_idle(running))
+        assert running.services.health.of("pool:first").breakers.of("m").failures_in_row == 1
+        assert first_token_s() == before_s
+
+
 async def test_silence_counts_from_the_first_byte_on(tmp_path: Path) -> None:
     async def late(body: bytes, writer: Writer) -> None:
         await asyncio.sleep(2)

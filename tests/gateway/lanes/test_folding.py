@@ -1,6 +1,8 @@
 """Pool servers with strict chat templates answer what coding agents send: it is folded after their refusal."""
 
+import asyncio
 import json
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -8,7 +10,10 @@ from typing import Any
 import jinja2
 import pytest
 
-from tests.gateway.http.edges import Answers, Writer, backend, edge, whole
+from gateway.dialects.openai import read_request
+from gateway.errors import FirstByteLate
+from gateway.lanes.base import Call
+from tests.gateway.http.edges import Answers, Writer, backend, edge, question, whole
 
 pytestmark = pytest.mark.anyio
 
@@ -149,3 +154,22 @@ async def test_other_errors_pass_as_before(tmp_path: Path) -> None:
         refused = await running.ask(messages=AGENT)
         assert (refused.status, refused.error["message"]) == (400, "the prompt is too long")
         assert len(desk.requests) == 1
+
+
+async def test_folded_messages_have_only_the_time_that_is_left(tmp_path: Path) -> None:
+    status, written = REFUSALS["vLLM"]
+    refusal = whole(json.dumps(written("roles must alternate")).encode(), status)
+
+    async def refuse_late(body: bytes, writer: Writer) -> None:
+        await asyncio.sleep(1.6)
+        writer.write(refusal)
+
+    raw = question(messages=AGENT)
+    async with backend(refuse_late) as desk, edge(tmp_path, desk.base_url) as running:
+        lane = running.services.lanes["pool"]
+        (offer,) = lane.offers("m")
+        began_s = time.monotonic()
+        with pytest.raises(FirstByteLate):
+            await lane.open(Call("req_1", "chat", read_request("chat", raw), raw, "ann"), offer, 2.0)
+        assert 2.0 <= time.monotonic() - began_s < 1.6 + 2.0
+        assert len(desk.requests) == 2

@@ -11,7 +11,7 @@ import pytest
 from gateway.routing.queueing import turns
 from gateway.settings import RoutingSettings
 from tests.gateway.http.edges import Writer, backend, until, whole
-from tests.gateway.requests.roads import ANSWER, left, nothing_is_left, receive, road, send, with_paid_lane
+from tests.gateway.requests.roads import ANSWER, nothing_is_left, receive, road, send, with_paid_lane
 
 pytestmark = pytest.mark.anyio
 
@@ -74,11 +74,12 @@ async def test_the_room_is_bounded(tmp_path: Path) -> None:
     mill = Mill()
     async with backend(mill) as desk, road(tmp_path, desk.base_url, backend=ONE_SLOT) as running:
         running.services.turns._waiting_of_key_max = 2
-        asking = [await send(running) for _ in range(6)]
-        await until(lambda: left(running) >= 3 and running.services.turns.all_waiting == 2)
-        await until(lambda: running.services.admission.in_flight == 3)
+        asking = [asyncio.create_task(receive(await send(running))) for _ in range(6)]
+        # A request that comes only after this would find room.
+        await until(lambda: sum(task.done() for task in asking) == 3)
+        assert running.services.turns.all_waiting == 2
         mill.go_on.set()
-        answers = [await receive(connection) for connection in asking]
+        answers = await asyncio.gather(*asking)
         assert sorted(answered.status for answered in answers) == [200] * 3 + [429] * 3
         await nothing_is_left(running)
 

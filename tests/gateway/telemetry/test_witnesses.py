@@ -16,7 +16,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 
 from gateway.billing.finished_request import Ended, Ending
 from gateway.billing.settlement_worker import Booked
-from gateway.dialects.openai import read_request
+from gateway.dialects.openai import Kind, read_request
 from gateway.identity.caller import Caller
 from gateway.lanes.base import Call, Meter, Offer
 from gateway.requests.context import Asked, RequestContext
@@ -56,6 +56,20 @@ def test_the_access_log_has_a_line_for_each_and_no_word_of_a_prompt() -> None:
     assert (first["prompt_tokens"], first["completion_tokens"], first["ttft_ms"]) == (12, 31, 500)
     assert "error" not in first
     assert (second["status"], second["error"]) == (502, 'broke "off"\n?')
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields", "is_stream"),
+    [
+        ("embedding", {"input": "Hi", "stream": True}, False),
+        ("speech", {"input": "Hi", "voice": "v", "stream_format": "sse"}, True),
+    ],
+)
+def test_only_an_answer_in_events_counts_as_a_stream(kind: Kind, fields: dict[str, Any], is_stream: bool) -> None:
+    raw = json.dumps({"model": "tiny", **fields}).encode()
+    caller = Caller("key-1", "mr-abc", "ann", "lab", frozenset({"pool"}))
+    context = RequestContext.begin(Call("req_1", kind, read_request(kind, raw), raw), caller)
+    assert end(context, Meter(), Ending(200, "complete")).is_stream is is_stream
 
 
 class Collector(ThreadingHTTPServer):
