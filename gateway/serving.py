@@ -14,8 +14,10 @@ import structlog
 import uvicorn
 from starlette.types import ASGIApp
 
+from cluster.chat_model import ChatModel
+from cluster.control.embedding_manager import EmbeddingManager
 from cluster.controller import Controller
-from cluster.errors import ClusterUnavailable
+from cluster.errors import ClusterUnavailable, ModelError
 from cluster.models.manifest import Progress
 from cluster.nodes.local_nodes import LocalNodes
 from cluster.nodes.probe import own_address
@@ -268,6 +270,14 @@ async def _beside(works: list[Coroutine[None, None, object]]) -> AsyncGenerator[
         await asyncio.gather(together, *tasks, return_exceptions=True)
 
 
+async def _load_further(model: ChatModel | EmbeddingManager, reference: str) -> None:
+    """Load a model beside the first ones, which serve even if this one has no files. `/readyz` says why."""
+    try:
+        await model.load_model(reference)
+    except ModelError as error:
+        log.error("model not loaded", model=reference, reason=str(error))
+
+
 async def _start_cluster(settings: Settings, running: Running, nodes: LocalNodes, progress: Progress) -> None:
     """Start local nodes and load the models.
 
@@ -282,8 +292,8 @@ async def _start_cluster(settings: Settings, running: Running, nodes: LocalNodes
     if cluster.embedding_model:
         reading.append(controller.embeddings.load_model(cluster.embedding_model))
         served.append(controller.embeddings.readiness.wait)
-    for model, reference in controller.further if cluster.models else ():
-        reading.append(model.load_model(reference))
+    for model, reference in controller.further:
+        reading.append(_load_further(model, reference))
         served.append(model.readiness.wait)
     async with _beside(reading) as models:
         target = _for_local_nodes(running.cluster)

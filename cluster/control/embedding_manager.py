@@ -29,7 +29,7 @@ from cluster.models.embedding_model import EmbeddingModel, read_embedding_model
 from cluster.models.manifest import Progress
 from cluster.models.store import model_name
 from cluster.net.channel import SLOWEST_BYTES_PER_S
-from cluster.plans.memory_division import Claim
+from cluster.plans.memory_division import Claim, memory_of_others
 from cluster.plans.needs import StageMemory
 from cluster.plans.plan import Member
 from cluster.trust.identity import Identity, NodeId
@@ -96,15 +96,6 @@ class EmbeddingManager(Supervisor[EmbeddingModel]):
     def _allowed(self) -> frozenset[NodeId] | None:
         """Return the only machines that may see texts. Raise MachineUnknown if all their names are unknown."""
         return self._owners.pin(self._subscription.machines)[0].owners if self._owners else None
-
-    def _held_by_others(self) -> dict[NodeId, StageMemory]:
-        """Return the memory that the other deployments take."""
-        held: dict[NodeId, StageMemory] = {}
-        for claim in self._claims():
-            if claim.deployment != self._subscription.deployment:
-                for node_id, memory in (claim.serving or {}).items():
-                    held[node_id] = memory + held[node_id] if node_id in held else memory
-        return held
 
     @property
     def model_name(self) -> str | None:
@@ -174,11 +165,13 @@ class EmbeddingManager(Supervisor[EmbeddingModel]):
 
     async def _deploy(self, model: EmbeddingModel) -> None:
         """Have a machine load the model, while the previous one still serves. Raise ClusterError."""
+        claims = self._claims()
         # The memory that other deployments hold counts here, since what they plan is subtracted.
-        members = self._subscription.available(shared=True)
+        members = self._subscription.available(*(claim.deployment for claim in claims))
         quarantine = self._fault_attribution.quarantine
         resting = {member.node_id for member in members if quarantine.quarantine(member.node_id)}
-        held = self._held_by_others()
+        # On a thread, since it may plan the models with priority.
+        held = await asyncio.to_thread(memory_of_others, self._subscription.deployment, claims, members)
         placement = place_embedder(model.name, model.needed_bytes, members, held, resting, self._allowed())
         node_id, epoch = placement.member.node_id, self._epochs.advance()
         log.info("embedder placed", epoch=epoch, reason=placement.reason)

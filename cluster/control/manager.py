@@ -20,6 +20,7 @@ from cluster.control.topology import PlanDraft
 from cluster.errors import (
     ClusterUnavailable,
     LinkLost,
+    ModelDoesNotFit,
     NodeFailed,
     PlanOutdated,
 )
@@ -32,7 +33,8 @@ log = structlog.get_logger(__name__)
 
 # The time that the first plan waits for machines that are known to be on their way.
 GATHER_TIMEOUT_S = 60.0
-# The time that a plan without a serving pipeline waits for machines that still fetch their files.
+# The time that a plan without a serving pipeline waits for machines that still fetch their files, and the first one
+# for models that are still read.
 SOON_S = 5.0
 
 UseCoordinator = Callable[[wire.Address | None], Awaitable[None]]
@@ -98,11 +100,15 @@ class DeploymentManager(Supervisor[Model]):
         return model
 
     async def _gather(self) -> None:
-        """Before the first plan, wait for the machines on their way, and for models that need memory, too."""
-        until_s = now_s() + GATHER_TIMEOUT_S
-        while now_s() < until_s and (
+        """Before the first plan, wait for the machines on their way, and for models that need memory, too.
+
+        Models after this one in priority may take SOON_S: a slow pull must not delay the models before it.
+        """
+        began_s = now_s()
+        before = self._peers[: self._peers.index(self)]
+        while (waited_s := now_s() - began_s) < GATHER_TIMEOUT_S and (
             len(self._subscription.present()) < self._expected_nodes
-            or any(peer.is_reading for peer in self._peers)
+            or any(peer.is_reading for peer in (self._peers if waited_s < SOON_S else before))
         ):
             await self._next_event(0.5)
 
@@ -161,7 +167,7 @@ class DeploymentManager(Supervisor[Model]):
         present = {member.node_id for member in self._subscription.available()}
         fresh = [node_id for node_id in present - self._considered if self._planning.is_fit(node_id)]
         is_leaving = self.deployment is not None and bool(self.deployment.pipeline & self._subscription.draining)
-        return bool(present) and (self.deployment is None or bool(fresh) or is_leaving)
+        return bool(present) and (self.deployment is None or bool(fresh) or is_leaving or self._must_check_share)
 
     async def _deploy(self, model: Model) -> None:
         """Deploy one epoch, from a plan to a complete pipeline. Raise ClusterError, TimeoutError or OSError.
@@ -169,13 +175,9 @@ class DeploymentManager(Supervisor[Model]):
         The current pipeline serves until the machines of the new one have loaded all that their memory holds. It
         stays if they cannot, or if the plan changes nothing.
         """
-        repaired = self._planning.same_partition(self._last) if self._last and not self.deployment else None
-        plan = repaired or await self._planning.new_plan(model, self.deployment, self._coordinator)
-        serving = self.deployment
-        is_enough = serving is not None and not is_worth(serving.plan, plan)
-        if serving and is_enough and not await self._planning.exceeds_share(model, serving):
-            log.info("plan unchanged", epoch=self.epoch, reasons=list(plan.reasons))
-            self._considered = frozenset(plan.considered)
+        self._must_check_share = False
+        plan = await self._next_plan(model)
+        if plan is None:
             await asyncio.sleep(AGAIN_S)
         else:
             try:
@@ -188,6 +190,29 @@ class DeploymentManager(Supervisor[Model]):
             present = {member.node_id for member in self._subscription.present()}
             self._considered = frozenset(present.intersection(rollout.plan.considered))
         await self._keep_copies(model)
+
+    async def _next_plan(self, model: Model) -> Plan | None:
+        """Return the plan to deploy; None if what serves stays. Raise ModelDoesNotFit or MachineUnknown."""
+        serving = self.deployment
+        if serving is None:
+            repaired = self._planning.same_partition(self._last) if self._last else None
+            return repaired or await self._planning.new_plan(model, None, self._coordinator)
+        # Before the plan: it must know every deployment that this check knows.
+        takes_too_much = await self._planning.exceeds_share(model, serving)
+        try:
+            plan = await self._planning.new_plan(model, serving, self._coordinator)
+        except ModelDoesNotFit as error:
+            if serving.pipeline & self._subscription.draining:
+                raise
+            # A model with priority may need the memory, but what serves is not ended for it.
+            log.info("plan unchanged", epoch=self.epoch, reasons=[str(error)])
+            self._considered = frozenset(member.node_id for member in self._subscription.available())
+            return None
+        if takes_too_much or is_worth(serving.plan, plan):
+            return plan
+        log.info("plan unchanged", epoch=self.epoch, reasons=list(plan.reasons))
+        self._considered = frozenset(plan.considered)
+        return None
 
     @property
     def _coordinator(self) -> NodeId | None:

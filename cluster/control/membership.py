@@ -1,6 +1,6 @@
 """The present members: admitted, watched by heartbeat, forgotten. No I/O; the clock is passed in."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 from msgspec.structs import replace
@@ -56,21 +56,19 @@ class Membership:
         self._signs.pop(node_id, None)
         return self._members.pop(node_id, None)
 
-    def present(self, deployment: str | None = None) -> list[Member]:
+    def present(self, *deployments: str) -> list[Member]:
         """Return the members in the order of their names, so that the same machines make the same plan.
 
-        Their usable memory is the free memory and what this deployment holds, or what all of them hold.
+        Their usable memory is the free memory and what these deployments hold.
         """
-        members = [self._as_usable(member, deployment) for member in self._members.values()]
+        members = [self._as_usable(member, deployments) for member in self._members.values()]
         return sorted(members, key=lambda member: (member.name, member.node_id))
 
-    def _as_usable(self, member: Member, deployment: str | None) -> Member:
+    def _as_usable(self, member: Member, deployments: Collection[str]) -> Member:
         signs = self._signs.get(member.node_id)
         if signs is None or member.machine.device.kind != "cpu":
             return member
-        held_bytes = sum(
-            report.held_bytes for name, report in signs.processes.items() if deployment in (None, name)
-        )
+        held_bytes = sum(report.held_bytes for name, report in signs.processes.items() if name in deployments)
         most_bytes = max(member.machine.memory_total_bytes, member.machine.memory_usable_bytes)
         usable_bytes = min(most_bytes, member.machine.memory_usable_bytes + held_bytes)
         return replace(member, machine=replace(member.machine, memory_usable_bytes=usable_bytes))

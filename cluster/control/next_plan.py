@@ -16,9 +16,9 @@ from cluster.control.recovery import with_copies, with_stand_ins
 from cluster.control.subscription import Subscription
 from cluster.control.topology import PlanDraft
 from cluster.errors import ModelDoesNotFit
-from cluster.models.model_card import Precision
+from cluster.models.model_card import ModelCard, Precision
 from cluster.plans.memory_division import Claim, Share, divide_memory
-from cluster.plans.needs import stage_memory
+from cluster.plans.needs import StageMemory, stage_memory
 from cluster.plans.network import Network
 from cluster.plans.plan import Goal, Member, Pin, Plan, plan_stages
 from cluster.plans.plan_changes import explain_change
@@ -125,14 +125,19 @@ class Planning:
         return PlanDraft(now, then, explain_change(now, then, out) if now else ())
 
     def claim(self, model: Model, serving: Deployment | None) -> Claim:
-        """Return the model's need of memory. Its standbys count once they are planned."""
+        """Return the model's need of memory. Its standbys are no need: they make room for other deployments."""
         network = self._subscription.links.network()
 
         def least(members: Sequence[Member]) -> Mapping[NodeId, int]:
-            plan = structs.replace(self._plan(model, members, None, network), standbys=())
-            return {node_id: held.least_bytes for node_id, held in stage_memory(plan, model.card).items()}
+            return _least(self._plan(model, members, None, network), model.card)
 
-        held = stage_memory(serving.plan, model.card) if serving else None
+        held = None
+        if serving:
+            needed = _least(serving.plan, model.card)
+            held = {
+                node_id: StageMemory(memory.planned_bytes, needed.get(node_id, 0))
+                for node_id, memory in stage_memory(serving.plan, model.card).items()
+            }
         return Claim(self._subscription.deployment, model.name, least, held)
 
     async def exceeds_share(self, model: Model, serving: Deployment) -> bool:
@@ -146,7 +151,8 @@ class Planning:
     async def _share(self, node_ids: Collection[NodeId], *, as_serving: bool = False) -> Share:
         """Return what this deployment may use of these machines. Raise ModelDoesNotFit or MachineUnknown."""
         claims = self._claims()
-        present = self._subscription.membership.present(self._subscription.deployment if len(claims) < 2 else None)
+        # What a deployment without a claim holds is not free, and nobody frees it.
+        present = self._subscription.membership.present(*(claim.deployment for claim in claims))
         members = [member for member in present if member.node_id in node_ids]
         return await asyncio.to_thread(
             divide_memory, self._subscription.deployment, claims, members, as_serving=as_serving
@@ -192,3 +198,9 @@ class Planning:
             goal=self._options.goal,
             coordinator=coordinator,
         )
+
+
+def _least(plan: Plan, card: ModelCard) -> dict[NodeId, int]:
+    """Return the bytes that a plan cannot do without on each machine, by its stages alone."""
+    held = stage_memory(structs.replace(plan, standbys=()), card)
+    return {node_id: memory.least_bytes for node_id, memory in held.items()}

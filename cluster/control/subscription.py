@@ -50,9 +50,9 @@ class Subscription:
         """Return the machines with the memory that this deployment may use of each."""
         return self.membership.present(self.deployment)
 
-    def available(self, *, shared: bool = False) -> list[Member]:
-        """Return the present machines that plans may use; `shared` adds the memory that other deployments hold."""
-        present = self.membership.present() if shared else self.present()
+    def available(self, *sharing: str) -> list[Member]:
+        """Return the present machines that plans may use, with the memory that the deployments `sharing` it hold."""
+        present = self.membership.present(self.deployment, *sharing)
         return [member for member in present if member.node_id not in self.draining]
 
     def is_well(self, node_id: NodeId) -> bool:

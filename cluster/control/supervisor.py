@@ -46,6 +46,8 @@ class Supervisor(ABC, Generic[M]):
         self.readiness = Readiness(subscription.absences)
         self.model: M | None = None
         self.is_reading = False
+        # Whether another deployment has begun to need memory since the last plan.
+        self._must_check_share = False
 
     @abstractmethod
     def claim(self) -> Claim | None:
@@ -81,15 +83,19 @@ class Supervisor(ABC, Generic[M]):
         finally:
             self.is_reading = False
         await self.readiness.tell("waiting", "no machine is in the cluster")
+        self._tell_peers()
+        return self.model
+
+    def _tell_peers(self) -> None:
         for peer in self._peers:
             if peer is not self:
                 peer.look_again()
-        return self.model
 
     def look_again(self) -> None:
         """Have the task check its plan, since another deployment needs memory."""
-        for member in self._subscription.present():
-            with contextlib.suppress(PeerRejected):  # With that many unread messages it looks again anyway.
+        self._must_check_share = True
+        for member in self._subscription.present()[:1]:  # This wakes the task. It needs no plan without machines.
+            with contextlib.suppress(PeerRejected):  # With that many unread messages it is awake.
                 self._subscription.answers.put(member, wire.Tick())
 
     @abstractmethod
@@ -111,8 +117,13 @@ class Supervisor(ABC, Generic[M]):
         while True:
             try:
                 model = await self._wait_for_work()
+                was_serving = self.serving is not None
                 await self._deploy(model)
                 failures = 0
+                if not was_serving:
+                    # Only now do the others know which memory it takes. A changed plan does not tell them: plans
+                    # could change each other for ever.
+                    self._tell_peers()
             except (PlanOutdated, LinkLost) as outdated:
                 log.info("plan outdated", epoch=self.epoch, reason=str(outdated))
                 await asyncio.sleep(AGAIN_S)

@@ -1,9 +1,10 @@
 """The division of the machines' memory between deployments: a pure function, which also gives its reason.
 
 Each deployment first gets the least that it can work with, those that serve before the others, then in their order.
-What is left of a machine is divided evenly between those that have a KV cache.
+What is left of a machine is divided evenly between those that fit and have a KV cache.
 """
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -68,6 +69,7 @@ def divide_memory(
         return Share(tuple(members))
     left = {member.node_id: member.machine.memory_usable_bytes for member in members}
     own_bytes: Mapping[NodeId, int] = {}
+    sharers = 0
     for claim in sorted(claims, key=lambda claim: claim.serving is None or (claim is own and not as_serving)):
         if claim.serving is not None and (as_serving or claim is not own):
             least = {node_id: memory.least_bytes for node_id, memory in claim.serving.items()}
@@ -80,11 +82,47 @@ def divide_memory(
                 raise _beside(error, others) if isinstance(error, ModelDoesNotFit) else error from None
         if claim is own:
             own_bytes = least
+        sharers += claim.has_cache
         for node_id in left:
             left[node_id] -= least.get(node_id, 0)
-    sharers = max(1, sum(claim.has_cache for claim in claims))
-    usable = {node_id: own_bytes.get(node_id, 0) + max(0, rest) // sharers for node_id, rest in left.items()}
+    usable = {
+        node_id: own_bytes.get(node_id, 0) + max(0, rest) // max(1, sharers) for node_id, rest in left.items()
+    }
     return Share(_with_memory(members, usable), _reason(own, others, members, usable))
+
+
+def memory_of_others(
+    deployment: str, claims: Sequence[Claim], members: Sequence[Member]
+) -> dict[NodeId, StageMemory]:
+    """Return what the other deployments take of each machine, for one without a KV cache.
+
+    It avoids what models for prompts need that do not serve yet, but these make room for it if it must be there.
+    """
+    own = next(at for at, claim in enumerate(claims) if claim.deployment == deployment)
+    others = [*claims[:own], *claims[own + 1 :]]
+    held: dict[NodeId, StageMemory] = {}
+    for claim in others:
+        _add(held, claim.serving or {})
+    for claim in others:
+        if claim.serving is None and (claim.has_cache or claim in claims[:own]):
+            left = {member.node_id: member.machine.memory_usable_bytes for member in members}
+            for node_id in left.keys() & held.keys():
+                left[node_id] -= held[node_id].least_bytes
+            with contextlib.suppress(ModelDoesNotFit, MachineUnknown):
+                least = claim.least(_with_memory(members, left))
+                _add(
+                    held,
+                    {
+                        node_id: StageMemory(amount_bytes, 0 if claim.has_cache else amount_bytes)
+                        for node_id, amount_bytes in least.items()
+                    },
+                )
+    return held
+
+
+def _add(held: dict[NodeId, StageMemory], taken: Mapping[NodeId, StageMemory]) -> None:
+    for node_id, memory in taken.items():
+        held[node_id] = memory + held[node_id] if node_id in held else memory
 
 
 def _with_memory(members: Sequence[Member], usable: Mapping[NodeId, int]) -> tuple[Member, ...]:

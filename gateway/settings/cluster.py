@@ -89,8 +89,15 @@ class ClusterSettings(Section):
 
     @model_validator(mode="after")
     def _has_each_name_once(self) -> Self:
-        first = (self.served_name or self.model, self.embedding_model)
-        names = [*(name for name in first if name), *(model.name for model in self.models)]
+        if not self.models:
+            return self
+        # Import it late: most commands read settings only.
+        from cluster.models.store import model_name
+
+        first = [model_name(reference) for reference in (self.model, self.embedding_model) if reference]
+        if self.model and self.served_name:
+            first[0] = self.served_name
+        names = [*first, *(model.name for model in self.models)]
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise ValueError(f"models: the name {twice[0]} is used twice; give each model its own name")
         return self

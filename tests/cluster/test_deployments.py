@@ -3,17 +3,20 @@
 import asyncio
 import itertools
 import re
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from cluster.chat_model import ChatModel
+from cluster.control.next_plan import Planning
 from cluster.controller import Controller, FurtherModel
 from cluster.embedding import EmbedRequest
-from cluster.errors import ClusterUnavailable
+from cluster.errors import ClusterUnavailable, ModelDoesNotFit
 from cluster.generation import GenerateRequest, Limits, TokenEvent, TokenPrompt
 from cluster.nodes.local_nodes import LocalNodes
 from cluster.plans.memory_division import Share
@@ -80,17 +83,18 @@ async def answer(chat: ChatModel) -> list[int]:
 
 
 @asynccontextmanager
-async def many(folder: Path, nodes: int, *further: FurtherModel) -> AsyncIterator[Cluster]:
-    """The demo model over all nodes, and further models."""
+async def many(folder: Path, nodes: int, *further: FurtherModel, without: str = "") -> AsyncIterator[Cluster]:
+    """The demo model over all nodes, and further models. The one `without` files is still being read."""
     controller = Controller(folder / "cluster", precision="fp32", slots=4, expected_nodes=nodes, further=further)
     port = await controller.start("127.0.0.1", 0)
     local = LocalNodes(nodes, folder / "nodes", 0.3)
     try:
         await local.start(Target("127.0.0.1", port), [controller.new_token() for _ in range(nodes)])
-        await asyncio.gather(
-            controller.chat.load_model(str(DEMO_MODEL)),
-            *(model.load_model(source) for model, source in controller.further),
-        )
+        reading = [asyncio.create_task(controller.chat.load_model(str(DEMO_MODEL)))]
+        for given, (model, source) in zip(further, controller.further, strict=True):
+            task: asyncio.Task[Any] = asyncio.create_task(model.load_model(source))
+            reading += [task] if given.name != without else []
+        await asyncio.gather(*reading)
         yield Cluster(controller, local, port)
     finally:
         await controller.stop()
@@ -132,8 +136,6 @@ async def test_models_share_machines_and_answer_as_their_references_while_one_is
             plan = second.deployment.plan if second.deployment else None
             assert plan
             assert any("memory is divided with" in reason for reason in plan.reasons)
-            # The process of one model ends: only that model is repaired.
-            epochs = controller.chat.manager.epoch, embedder.epoch
             [victim] = [member for member in controller.topology().members if member.node_id in states[1].machines]
             agent = cluster.node_process(int(victim.name.removeprefix("node-")))
             # All its machine's processes end with the agent, whichever models they serve.
@@ -142,10 +144,7 @@ async def test_models_share_machines_and_answer_as_their_references_while_one_is
             agent.kill()
             await asyncio.gather(*asking)
             await all_answer()
-            after = controller.topology().deployments
-            assert victim.node_id not in after[1].machines
-            if victim.node_id not in (*states[0].machines, *states[2].machines):
-                assert epochs == (controller.chat.manager.epoch, embedder.epoch)
+            assert victim.node_id not in controller.topology().deployments[1].machines
 
 
 async def test_a_model_that_does_not_fit_does_not_disturb_the_others(
@@ -174,3 +173,70 @@ async def test_a_model_that_does_not_fit_does_not_disturb_the_others(
             while controller.chat.manager.epoch == 1 or not controller.chat.is_ready:
                 assert await answer(controller.chat) == expected_tokens
         assert await answer(controller.chat) == expected_tokens
+
+
+async def test_a_pull_that_hangs_does_not_hold_back_the_first_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save_chat(tmp_path / "words")
+    words, is_pulled, read = str(tmp_path / "words"), threading.Event(), ChatModel._read_model
+
+    def pull(self: ChatModel, reference: str, progress: Any) -> Any:
+        assert reference != words or is_pulled.wait(3 * PATIENCE_S)
+        return read(self, reference, progress)
+
+    monkeypatch.setattr(ChatModel, "_read_model", pull)
+    monkeypatch.setattr("cluster.control.manager.GATHER_TIMEOUT_S", 3600.0)
+    checks: list[tuple[str, bool]] = []
+    exceeds = Planning.exceeds_share
+
+    async def check(self: Planning, *given: Any) -> bool:
+        checks.append((self._subscription.deployment, second.is_ready))
+        return await exceeds(self, *given)
+
+    monkeypatch.setattr(Planning, "exceeds_share", check)
+    async with many(tmp_path, 1, FurtherModel("words", words), without="words") as cluster:
+        try:
+            [second] = cluster.controller.chats[1:]
+            await cluster.controller.chat.wait_ready(PATIENCE_S)
+            assert second.manager.is_reading
+        finally:
+            is_pulled.set()
+        async with asyncio.timeout(PATIENCE_S):
+            # The first model compares its plan when the other one needs memory, and when it is known where.
+            while not {("chat", False), ("chat", True)} <= set(checks):
+                await asyncio.sleep(0.05)
+        assert await answer(second) == reference(tmp_path / "words")
+
+
+async def test_a_model_that_comes_during_a_rollout_is_considered_after_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checked = asyncio.Event()
+
+    async def check(*_: Any) -> bool:
+        checked.set()
+        return False
+
+    async def does_not_fit(*_: Any) -> Any:
+        raise ModelDoesNotFit("model", 2, 1)
+
+    monkeypatch.setattr(Planning, "exceeds_share", check)
+    async with many(tmp_path, 1) as cluster:
+        manager = cluster.controller.chat.manager
+        async with asyncio.timeout(PATIENCE_S):
+            while not manager._is_preparing:
+                await asyncio.sleep(0)
+            manager.look_again()
+            await checked.wait()
+        assert cluster.controller.chat.is_ready
+        # What serves stays, without an error, if others need the memory of every other plan.
+        checked.clear()
+        monkeypatch.setattr(Planning, "new_plan", does_not_fit)
+        manager.look_again()
+        async with asyncio.timeout(PATIENCE_S):
+            await checked.wait()
+            while manager._must_plan():
+                await asyncio.sleep(0.05)
+        assert manager.epoch == 1
+        assert "failed" not in {event.kind for event in cluster.controller.events()}

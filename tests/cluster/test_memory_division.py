@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cluster.errors import ModelDoesNotFit
-from cluster.plans.memory_division import Claim, Least, divide_memory
+from cluster.plans.memory_division import Claim, Least, divide_memory, memory_of_others
 from cluster.plans.needs import StageMemory
 from cluster.plans.plan import Member
 from cluster.trust.identity import NodeId
@@ -104,8 +104,23 @@ def test_a_model_that_does_not_fit_beside_the_others_says_by_how_much() -> None:
     with pytest.raises(ModelDoesNotFit, match=r"have 2.00 GiB usable beside first: 1024 MiB short"):
         divide_memory("b", [serving, large], [member("desk", 8)])
     # It takes nothing from the one that serves, and the first of the list has priority before anything serves.
-    assert usable(divide_memory("a", [serving, large], [member("desk", 8)]).members) == {"desk": 7 * GIB}
+    assert usable(divide_memory("a", [serving, large], [member("desk", 8)]).members) == {"desk": 8 * GIB}
     waiting = Claim("a", "first", alone(6 * GIB))
-    assert usable(divide_memory("a", [waiting, large], [member("desk", 8)]).members) == {"desk": 7 * GIB}
+    assert usable(divide_memory("a", [waiting, large], [member("desk", 8)]).members) == {"desk": 8 * GIB}
     with pytest.raises(ModelDoesNotFit, match="beside first"):
         divide_memory("b", [waiting, large], [member("desk", 8)])
+
+
+def test_an_embedder_avoids_what_others_need_and_no_two_are_promised_the_same_memory() -> None:
+    machines = [member("desk", 8), member("mini", 7)]
+    first = Claim("a", "first", alone(6 * GIB), has_cache=False)
+    chat = Claim("b", "second", alone(2 * GIB))
+    own = Claim("c", "third", alone(6 * GIB), has_cache=False)
+    last = Claim("d", "fourth", alone(GIB), has_cache=False)
+    # The first one has priority. The model for prompts makes room, and the last one comes after it.
+    assert memory_of_others("c", [first, chat, own, last], machines) == {
+        "desk": StageMemory(6 * GIB, 6 * GIB),
+        "mini": StageMemory(2 * GIB, 0),
+    }
+    serving = Claim("d", "fourth", alone(GIB), {NodeId("desk"): StageMemory(GIB, GIB)}, has_cache=False)
+    assert memory_of_others("c", [own, serving], machines) == {"desk": StageMemory(GIB, GIB)}

@@ -4,21 +4,30 @@ import random
 import re
 from dataclasses import replace
 from itertools import accumulate
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace as changed
 
+from cluster import wire
+from cluster.control.deployment import Deployment, Model
+from cluster.control.fault_attribution import FaultAttribution
+from cluster.control.loaded_stages import LoadedStages
+from cluster.control.next_plan import Planning, PlanOptions
 from cluster.control.recovery import with_copies
+from cluster.control.roster import Roster
 from cluster.errors import ModelDoesNotFit
 from cluster.machine import Device, Machine, Pace, Speed
+from cluster.models.manifest import Manifest
 from cluster.models.model_card import ModelCard, Precision, Rope
 from cluster.plans.needs import CONTEXT_TOKENS_MIN
 from cluster.plans.network import Link, Network
 from cluster.plans.plan import BLOCK_TOKENS, Goal, Member, Pin, Plan, plan_stages
 from cluster.plans.plan_changes import explain_change, is_worth
 from cluster.plans.replicas import with_standby
+from cluster.trust.authority import Authority
 from cluster.trust.identity import NodeId
 from tests.examples import examples
 
@@ -272,6 +281,21 @@ def test_no_third_party_holds_a_copy_of_an_owners_layers() -> None:
 
     assert copied(last_layers) == {1}
     assert copied(last_layers + 1) == set()
+
+
+def test_standbys_are_no_need_of_memory(tmp_path: Path) -> None:
+    members = [member(n, 40) for n in (1, 2)]
+    alone = plan_stages("m", card(), members[:1], precision="fp32")
+    plan = changed(alone, standbys=with_copies(alone, card(), members[1:], Network(), None).standbys)
+    subscription = Roster(Authority.open(tmp_path), lambda *_: (b"", 0)).subscribe("a")
+    attribution = FaultAttribution(subscription.membership)
+    planning = Planning(subscription, PlanOptions(), attribution, LoadedStages(), list)
+    model = Model("m", tmp_path, Manifest(name="m", config={}, files={}, tensors={}), card())
+    claim = planning.claim(model, Deployment(1, plan, wire.Address(NodeId("1"), "", 0), 0.0))
+    assert claim.serving
+    used, spare = (claim.serving[m.node_id] for m in members)
+    assert used.planned_bytes >= used.least_bytes > 0
+    assert spare.planned_bytes > spare.least_bytes == 0
 
 
 def test_spare_machines_hold_copies_and_one_takes_over() -> None:

@@ -189,6 +189,6 @@ async def test_a_machine_unloads_a_deployment_that_is_gone(tmp_path: Path) -> No
         assert orders == [wire.Unload(wire.ANY_EPOCH, deployment="gone")]
         [member] = running.subscription.present()
         assert member.machine.memory_usable_bytes == 2**20 + 5
-        [shared] = running.subscription.available(shared=True)
+        [shared] = running.subscription.available("gone")
         assert shared.machine.memory_usable_bytes == 2**20 + 12
         await channel.close()

@@ -145,3 +145,15 @@ def test_a_typing_error_in_the_file_gets_the_nearest_setting(tmp_path: Path, tex
     refused = CliRunner().invoke(app, ["config", "show", "--data-dir", str(tmp_path)])
     assert refused.exit_code != 0
     assert said in " ".join(refused.stderr.split())
+
+
+def test_a_further_model_must_not_have_the_name_of_the_first_ones_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MILLRACE_CLUSTER__MODELS", '[{"name": "gateway", "model": "m"}]')
+    for name in ("MODEL", "EMBEDDING_MODEL"):
+        with monkeypatch.context() as patched:
+            patched.setenv(f"MILLRACE_CLUSTER__{name}", f"{Path(__file__).parent}/")
+            with pytest.raises(SettingsInvalid, match="the name gateway is used twice"):
+                read_settings()
+    monkeypatch.setenv("MILLRACE_CLUSTER__MODEL", f"{Path(__file__).parent}/")
+    monkeypatch.setenv("MILLRACE_CLUSTER__SERVED_NAME", "other")
+    assert read_settings().cluster.models[0].name == "gateway"

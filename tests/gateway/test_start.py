@@ -12,6 +12,7 @@ from alembic.script import ScriptDirectory
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message
 
+from cluster.controller import Controller, FurtherModel
 from cluster.nodes.local_nodes import LocalNodes
 from cluster.trust.addresses import Target
 from gateway.database import revisions
@@ -105,6 +106,7 @@ class Slow:
     """Stands for the controller, whose model would take minutes to load."""
 
     is_loading: bool | None = None
+    further = ()
 
     def __init__(self) -> None:
         self._loaded = asyncio.Event()
@@ -144,6 +146,23 @@ async def test_nothing_loads_on_when_the_nodes_cannot_start(tmp_path: Path) -> N
     with pytest.raises(FileNotFoundError):
         await _start_cluster(settings, running, Broken(1, tmp_path), lambda *_: None)
     assert slow.is_loading is False
+
+
+@pytest.mark.anyio
+async def test_a_further_model_without_files_does_not_stop_the_gateway(tmp_path: Path) -> None:
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    cluster: Any = {"models": [{"name": "gone", "model": str(empty)}]}
+    settings = Settings(data_dir=tmp_path, cluster=cluster)
+    controller = Controller(tmp_path / "cluster", further=[FurtherModel("gone", str(empty))])
+    nobody: Any = None
+    running = Running("", "", Target("127.0.0.1", 1), settings, nobody, controller)
+    nodes = LocalNodes(0, tmp_path / "nodes")
+    try:
+        await _start_cluster(settings, running, nodes, lambda *_: None)
+    finally:
+        await nodes.stop()
+    assert controller.chats[1].status[0] == "failed"
 
 
 async def _ask(app: ASGIApp) -> list[Message]:
