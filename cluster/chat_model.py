@@ -67,11 +67,9 @@ class ChatModel:
         """Callers ask for the model by `served_name`; without one by its folder's name or Hugging Face id."""
         self._folder = folder
         self._identity = identity
-        self._served_name = served_name
         self._context_requested = options.context_tokens
-        self.manager = DeploymentManager(folder, subscription, options, self._use_coordinator, peers)
+        self.manager = DeploymentManager(folder, subscription, options, self._use_coordinator, peers, served_name)
         self._text: ModelText | None = None
-        self._requested_name: str | None = None
         self._reading: Reading | None = None
         self._client: ModelClient | None = None
         self._opening = asyncio.Lock()
@@ -82,9 +80,8 @@ class ChatModel:
 
     async def load_model(self, reference: str, progress: Progress | None = None) -> Model:
         """Find, hash and check a model, which is deployed as soon as there are machines. Raise ModelError."""
-        self._requested_name = model_name(reference)
         try:
-            return await self.manager.load(self._requested_name, lambda: self._read_model(reference, progress))
+            return await self.manager.load(model_name(reference), lambda: self._read_model(reference, progress))
         finally:
             self._reading = None
 
@@ -116,12 +113,12 @@ class ChatModel:
     @property
     def model_name(self) -> str | None:
         """The model's name for callers, known before its files are; None without a model."""
-        return self.model_source and (self._served_name or self.model_source)
+        return self.manager.model_name
 
     @property
     def model_source(self) -> str | None:
         """Its folder's or file's name, or its Hugging Face id."""
-        return self.model.name if self.model else self._requested_name
+        return self.manager.model_source
 
     @property
     def reading(self) -> Reading | None:

@@ -66,15 +66,12 @@ class EmbeddingManager(Supervisor[EmbeddingModel]):
         owners: Owners | None = None,
         served_name: str | None = None,
     ) -> None:
-        """Callers ask for the model by `served_name`; without one by its folder's name or Hugging Face id."""
-        super().__init__(folder, subscription, peers)
-        self._served_name = served_name
+        super().__init__(folder, subscription, peers, served_name)
         self._folder = folder
         self._identity = identity
         self._owners = owners
         self._serving: _Serving | None = None
         self._loading: NodeId | None = None
-        self._requested_name: str | None = None
 
     @property
     def serving(self) -> _Serving | None:
@@ -91,21 +88,11 @@ class EmbeddingManager(Supervisor[EmbeddingModel]):
 
         held = StageMemory(needed_bytes, needed_bytes)
         serving = {self._serving.member.node_id: held} if self._serving else None
-        return Claim(self._subscription.deployment, model.name, least, serving, has_cache=False)
+        return Claim(self._subscription.deployment, self.model_name or model.name, least, serving, has_cache=False)
 
     def _allowed(self) -> frozenset[NodeId] | None:
         """Return the only machines that may see texts. Raise MachineUnknown if all their names are unknown."""
         return self._owners.pin(self._subscription.machines)[0].owners if self._owners else None
-
-    @property
-    def model_name(self) -> str | None:
-        """The model's name for callers, known before its files are; None without a model."""
-        return self.model_source and (self._served_name or self.model_source)
-
-    @property
-    def model_source(self) -> str | None:
-        """Its folder's name or Hugging Face id."""
-        return self.model.name if self.model else self._requested_name
 
     def state(self) -> DeploymentState | None:
         """Return the state for display; None without a model."""
@@ -123,9 +110,8 @@ class EmbeddingManager(Supervisor[EmbeddingModel]):
 
     async def load_model(self, reference: str, progress: Progress | None = None) -> EmbeddingModel:
         """Find and hash a model, which is served as soon as there is a machine. Raise ModelError."""
-        self._requested_name = model_name(reference)
         read = partial(read_embedding_model, reference, self._folder, progress)
-        return await self.load(self._requested_name, read)
+        return await self.load(model_name(reference), read)
 
     async def embed(self, request: EmbedRequest, patience_s: float | None = None) -> Embeddings:
         """Answer a request. Repeat it up to RETRIES_MAX times if its machine is lost. Raise GenerationError.
@@ -176,7 +162,7 @@ class EmbeddingManager(Supervisor[EmbeddingModel]):
         node_id, epoch = placement.member.node_id, self._epochs.advance()
         log.info("embedder placed", epoch=epoch, reason=placement.reason)
         if self._serving is None:
-            await self.readiness.tell("planning", f"{model.name} is being loaded by {placement.member.name}")
+            await self.readiness.tell("planning", f"{self.model_name} is being loaded by {placement.member.name}")
         order = wire.AssignEmbedder(epoch, model.manifest, str(model.folder), model.recipe)
         size_bytes = sum(entry.size_bytes for entry in model.manifest.tensors.values())
         patience_s = LOAD_TIMEOUT_S + size_bytes / SLOWEST_BYTES_PER_S
@@ -194,7 +180,7 @@ class EmbeddingManager(Supervisor[EmbeddingModel]):
         before = self._serving
         self._serving = _Serving(placement.member, epoch, client)
         quarantine.end(node_id)
-        await self.readiness.tell("ready", f"{model.name} on {placement.member.name}")
+        await self.readiness.tell("ready", f"{self.model_name} on {placement.member.name}")
         log.info("embedder ready", epoch=epoch, node=placement.member.name)
         if before:
             await before.client.close()

@@ -51,8 +51,9 @@ class DeploymentManager(Supervisor[Model]):
         options: PlanOptions,
         use_coordinator: UseCoordinator,
         peers: Sequence[Supervisor[Any]],
+        served_name: str | None = None,
     ) -> None:
-        super().__init__(folder, subscription, peers)
+        super().__init__(folder, subscription, peers, served_name)
         self._expected_nodes = options.expected_nodes
         self._use_coordinator = use_coordinator
         self._considered: frozenset[NodeId] = frozenset()
@@ -71,7 +72,9 @@ class DeploymentManager(Supervisor[Model]):
         return self.deployment
 
     def claim(self) -> Claim | None:
-        return self._planning.claim(self.model, self.deployment) if self.model else None
+        if (model := self.model) is None:
+            return None
+        return self._planning.claim(model, self.model_name or model.name, self.deployment)
 
     async def draft(
         self, model: Model, without: frozenset[NodeId], including: frozenset[NodeId] = frozenset()
@@ -269,9 +272,9 @@ class DeploymentManager(Supervisor[Model]):
             raise NodeFailed(deployment.coordinator.node_id, error.message) from None
         self.deployment = self._last = deployment
         self._fault_attribution.open()
-        await self.readiness.tell("ready", f"{rollout.model.name} over {len(rollout.plan.stages)} node(s)")
+        await self.readiness.tell("ready", f"{self.model_name} over {len(rollout.plan.stages)} node(s)")
         log.info("cluster ready", epoch=rollout.epoch, round_trip_ms=round(deployment.round_trip_ms, 1))
-        served = f"{rollout.model.name} is served over {len(rollout.plan.stages)} node(s)"
+        served = f"{self.model_name} is served over {len(rollout.plan.stages)} node(s)"
         self._record("ready", served)
 
     async def _keep_copies(self, model: Model) -> None:

@@ -124,8 +124,11 @@ class Planning:
             return PlanDraft(now, None, (str(error),))
         return PlanDraft(now, then, explain_change(now, then, out) if now else ())
 
-    def claim(self, model: Model, serving: Deployment | None) -> Claim:
-        """Return the model's need of memory. Its standbys are no need: they make room for other deployments."""
+    def claim(self, model: Model, name: str, serving: Deployment | None) -> Claim:
+        """Return the need of memory of the model that callers know by `name`.
+
+        Its standbys are no need: they make room for other deployments.
+        """
         network = self._subscription.links.network()
 
         def least(members: Sequence[Member]) -> Mapping[NodeId, int]:
@@ -138,7 +141,7 @@ class Planning:
                 node_id: StageMemory(memory.planned_bytes, needed.get(node_id, 0))
                 for node_id, memory in stage_memory(serving.plan, model.card).items()
             }
-        return Claim(self._subscription.deployment, model.name, least, held)
+        return Claim(self._subscription.deployment, name, least, held)
 
     async def exceeds_share(self, model: Model, serving: Deployment) -> bool:
         """Tell whether other deployments need memory that the serving plan takes."""

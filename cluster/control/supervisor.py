@@ -35,8 +35,19 @@ M = TypeVar("M", Model, EmbeddingModel)
 class Supervisor(ABC, Generic[M]):
     """Owns one deployment. `run` is its task; it handles the nodes' messages one by one."""
 
-    def __init__(self, folder: Path, subscription: Subscription, peers: Sequence["Supervisor[Any]"] = ()) -> None:
-        """`peers` are all deployments that share the machines' memory, by priority. It may grow until `run`."""
+    def __init__(
+        self,
+        folder: Path,
+        subscription: Subscription,
+        peers: Sequence["Supervisor[Any]"] = (),
+        served_name: str | None = None,
+    ) -> None:
+        """`peers` are all deployments that share the machines' memory, by priority. It may grow until `run`.
+
+        Callers ask for the model by `served_name`; without one by its folder's name or Hugging Face id.
+        """
+        self._served_name = served_name
+        self._requested_name: str | None = None
         self._peers = peers
         self._subscription = subscription
         self._epochs = PlanVersions(folder / "epochs", subscription.deployment)
@@ -62,6 +73,16 @@ class Supervisor(ABC, Generic[M]):
         """What serves now. It is another object after every change."""
 
     @property
+    def model_name(self) -> str | None:
+        """The model's name for callers, known before its files are; None without a model."""
+        return self.model_source and (self._served_name or self.model_source)
+
+    @property
+    def model_source(self) -> str | None:
+        """Its folder's or file's name, or its Hugging Face id."""
+        return self.model.name if self.model else self._requested_name
+
+    @property
     def deployment_name(self) -> str:
         return self._subscription.deployment
 
@@ -71,6 +92,7 @@ class Supervisor(ABC, Generic[M]):
 
     async def load(self, name: str, read: Callable[[], M]) -> M:
         """Read a model on a thread. It is served as soon as there are machines. Raise ModelError."""
+        self._requested_name = name
         if self.serving is None:
             await self.readiness.tell("planning", f"reading {name}")
         self.is_reading = True
@@ -168,7 +190,7 @@ class Supervisor(ABC, Generic[M]):
     def _record(self, kind: EventKind, text: str, epoch: int | None = None) -> None:
         """Record an event of this deployment, with the model's name if there are several."""
         if self.model and sum(peer.model is not None for peer in self._peers) > 1:
-            text = f"{self.model.name}: {text}"
+            text = f"{self.model_name}: {text}"
         self._subscription.chronicle.note(kind, text, self.epoch if epoch is None else epoch)
 
     async def _fail(self, error: Exception, again_in_s: float) -> None:

@@ -46,7 +46,7 @@ from cluster.wire.presence import (
 )
 from cluster.wire.steps import PipelineHello, Sampled, Step
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 HEADER = struct.Struct("!4sHHII")
 MESSAGE_BYTES_MAX = 16 * 2**20
 # Orders carry the whole manifest: 138,000 tensors of the largest open models come to some 25 MB.

@@ -291,7 +291,7 @@ def test_standbys_are_no_need_of_memory(tmp_path: Path) -> None:
     attribution = FaultAttribution(subscription.membership)
     planning = Planning(subscription, PlanOptions(), attribution, LoadedStages(), list)
     model = Model("m", tmp_path, Manifest(name="m", config={}, files={}, tensors={}), card())
-    claim = planning.claim(model, Deployment(1, plan, wire.Address(NodeId("1"), "", 0), 0.0))
+    claim = planning.claim(model, "m", Deployment(1, plan, wire.Address(NodeId("1"), "", 0), 0.0))
     assert claim.serving
     used, spare = (claim.serving[m.node_id] for m in members)
     assert used.planned_bytes >= used.least_bytes > 0
