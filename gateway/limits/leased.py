@@ -132,10 +132,16 @@ class LeasedCounter(Counter):
     def forget(self) -> None:
         """Redis has lost this counter: take nothing before the ledger is read."""
         self.ledger = -1
+        self._keep_share()
         self._taken_before, self._untaken_before = self.taken - self._under_way, self._untaken
         self.is_alone = self._is_lent = False
         self.left, self.ends_s = min(0, self.left), -math.inf
         self._is_unknown = self.wants_ledger = self.key.span is not None
+
+    def _keep_share(self) -> None:
+        """Redis does not know what is left. Without it, this process goes on with what it has left of its share."""
+        if self.is_alone:
+            self._available = max(0, self.left) * self._processes
 
     def leave_to_ledger(self) -> None:
         """Stop reporting requests that have ended: the ledger has them by the time it is read."""
@@ -219,12 +225,15 @@ class LeasedCounter(Counter):
         self.wants_ledger = (self._is_unknown or is_missing) and not grant.is_ledger_early
         # A slice with a lost lease, or that this process took without Redis, is no longer part of the limit.
         kept = 0 if self.is_alone or grant.is_lost else order.idle
+        if is_open and grant.is_known:
+            self._available = grant.available
+        else:
+            self._keep_share()
         self.left += grant.granted + kept - order.left
         self._is_lent = order.held + max(0, kept + grant.granted) > 0
         self._before = self.left
         self.is_alone = False
         self._taken_before, self._untaken_before = order.taken, order.untaken
-        self._available = grant.available
         self._held_before = order.held
         self.ends_s = sent_s + grant.lease_s
         self._renew_s = sent_s

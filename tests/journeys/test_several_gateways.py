@@ -446,5 +446,5 @@ def _lose_redis(fleet: Fleet, key: str, n: int) -> None:
 def _served_or_waiting(gateway: Gateway, key: str) -> int | None:
     """1 once it is served; None while Redis, or the ledger on a busy machine, has not answered in time."""
     reply = ask(gateway, key, PAID)
-    assert (reply.status, reply.code) in ((200, None), (503, "budget_unavailable"))
+    assert (reply.status, reply.code) in ((200, None), (503, "budget_unavailable")), reply.body
     return 1 if reply.status == 200 else None

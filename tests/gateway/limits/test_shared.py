@@ -393,6 +393,32 @@ async def test_a_counter_is_kept_until_redis_knows_that_nothing_is_lent() -> Non
     assert counter.is_blank(60.0 + LEASE_S)
 
 
+async def test_what_redis_does_not_know_is_not_taken_for_nothing() -> None:
+    """It rebuilds its counters, then falls silent: the process goes on with its share, and with each part once."""
+    counter = LeasedCounter(quota("requests", 100, "day"), "counter")
+    counter.ask(10)
+    asked = counter.order(0.0)
+    assert asked
+    counter.accept(asked, Grant(True, 10, 90, 0, False, LEASE_S, 0.0, 0.0, 0.0), 0.0, 0.0)
+    counter.forget()
+    counter.know_ledger(0, 0.1)
+    told = counter.order(0.2)
+    assert told
+    rebuilding = Grant(False, 0, 0, 0, True, LEASE_S, 0.0, 0.0, 0.0)
+    counter.accept(told, rebuilding, 0.2, 0.2, is_open=False)
+    counter.go_alone(0.3, 1000.0, 2)
+    assert counter.left == 45
+    counter.left -= 30
+    told = counter.order(0.4)
+    assert told
+    counter.accept(told, rebuilding, 0.4, 0.4, is_open=False)
+    counter.go_alone(0.5, 1000.0, 2)
+    assert counter.left == 15
+    counter.forget()
+    counter.go_alone(0.6, 1000.0, 2)
+    assert counter.left == 15
+
+
 async def test_an_old_report_that_comes_late_changes_nothing(redis_server: RedisServer) -> None:
     central = Central(redis_server.url, "test", TIMEOUT_S, LEASE_S)
     counter = LeasedCounter(quota("tokens", 100, "day"), "counter")
