@@ -154,7 +154,7 @@ class Planning:
     async def _share(self, node_ids: Collection[NodeId], *, as_serving: bool = False) -> Share:
         """Return what this deployment may use of these machines. Raise ModelDoesNotFit or MachineUnknown."""
         claims = self._claims()
-        # What a deployment without a claim holds is not free, and nobody frees it.
+        # What a deployment without a claim holds is not free, and stays taken.
         present = self._subscription.membership.present(*(claim.deployment for claim in claims))
         members = [member for member in present if member.node_id in node_ids]
         return await asyncio.to_thread(

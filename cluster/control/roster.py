@@ -125,7 +125,7 @@ class Roster:
                 await self._forget(node_id, reason)  # The server closes the channel and sends the reason.
 
     def subscribe(self, deployment: str) -> Subscription:
-        """Return the deployment's subscription. Machines unload deployments that nobody has subscribed to."""
+        """Return the deployment's subscription. Machines unload deployments without a subscription."""
         subscription = Subscription(
             deployment, self.machines, self.membership, self.links, self.chronicle, self.absences, self.send
         )

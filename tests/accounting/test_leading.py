@@ -188,14 +188,17 @@ def test_leaders_are_lost_again_and_again(dsn: str, engine: Engine) -> None:
                 _frozen(lost.process)
             lost.signal(signal.SIGKILL)
             lost.drain()
-            newcomer = stack.enter_context(gateway(dsn, next(names)))
-            started.append(newcomer)
-            there[newcomer.name] = newcomer
-            for each in there.values():
-                each.goes_on()
+            started.append(stack.enter_context(gateway(dsn, next(names))))
+            _all_go_on(there, started[-1])
         for each in there.values():
             each.end()
         _check(engine, started)
+
+
+def _all_go_on(there: dict[str, Gateway], newcomer: Gateway) -> None:
+    there[newcomer.name] = newcomer
+    for each in there.values():
+        each.goes_on()
 
 
 @pytest.mark.parametrize("losses", [2, pytest.param(40, marks=[pytest.mark.slow, pytest.mark.timeout(1800)])])
@@ -212,11 +215,8 @@ def test_any_gateway_may_die_at_any_moment(dsn: str, engine: Engine, losses: int
             lost = there.pop(leader if number % 2 else chance.choice(sorted(there.keys() - {leader})))
             lost.signal(signal.SIGKILL)
             lost.drain()
-            newcomer = stack.enter_context(gateway(dsn, next(names)))
-            started.append(newcomer)
-            there[newcomer.name] = newcomer
-            for each in there.values():
-                each.goes_on()
+            started.append(stack.enter_context(gateway(dsn, next(names))))
+            _all_go_on(there, started[-1])
         for each in there.values():
             each.end()
         _check(engine, started)

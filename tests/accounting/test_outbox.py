@@ -329,7 +329,7 @@ def test_the_server_goes_on_after_its_connection_was_lost(
         UsageBooked(frozenset({"r1", "r2"})),
         AlreadyResolved("by a capture"),
         LedgerBusy("8192 journal entries wait to be posted"),
-        LeaderAway("nobody leads"),
+        LeaderAway("no gateway leads"),
     ],
 )
 def test_answers_arrive_as_they_were_sent(answer: Posted | LedgerError) -> None:

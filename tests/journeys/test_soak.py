@@ -1,4 +1,4 @@
-"""Many callers at once, some of whom hang up: everybody else is answered, nothing leaks. Then the gateway is killed."""
+"""Many callers at once, some of whom hang up: all others are answered, nothing leaks. Then the gateway is killed."""
 
 import asyncio
 import random
