@@ -63,7 +63,8 @@ class Dispatch(Struct):
         record.answered_s = now_s
         if self.pending_tokens:
             self._is_through()
-        record.breakers.succeeded(self.model, now_s)
+        if not record.breakers.are_clear:
+            record.breakers.succeeded(self.model, now_s)
         record.speaking = speaking = record.speaking + 1
         if speaking > record.spoke_most:
             record.spoke_most = speaking

@@ -72,6 +72,10 @@ class PoolLane:
     def offers(self, model: str) -> list[Offer]:
         return self.pool.offers(model)
 
+    @property
+    def version(self) -> int:
+        return self.pool.version
+
     def aliases(self) -> Aliases:
         """The current aliases in every lane."""
         return self.pool.aliases
