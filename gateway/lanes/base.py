@@ -18,7 +18,20 @@ from gateway.lanes.usage import Meter
 from gateway.settings import LaneName
 from gateway.settings.base import Privacy
 
-__all__ = ["Answer", "Body", "Call", "GeneratorBody", "Lane", "Lanes", "Meter", "Offer", "Out", "State", "VersionedLane", "begun"]
+__all__ = [
+    "Answer",
+    "Body",
+    "Call",
+    "GeneratorBody",
+    "Lane",
+    "Lanes",
+    "Meter",
+    "Offer",
+    "Out",
+    "State",
+    "VersionedLane",
+    "begun",
+]
 
 State = Literal["ready", "starting", "draining", "down"]
 
