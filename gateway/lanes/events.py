@@ -61,12 +61,19 @@ class StreamReader:
     this gateway's count replaces an invalid one, and in a paid stream also a missing one.
     """
 
+    # Initial values as class attributes, because every stream creates an instance.
+    refusal: Any = None
+    _error: Any = None
+    _is_odd = False
+    """Whether an implausible usage was reported."""
+    _has_passed = False
+    _is_done = False
+    _has_ended = False
+
     def __init__(self, call: Call, *, is_paid: bool = False) -> None:
         request = call.generation
-        self.refusal: Any = None
         self._call = call
         self._is_paid = is_paid
-        self._error: Any = None
         self._passes_usage = request.wants_usage
         # Several choices end one by one, so every event is inspected.
         self._reads_all = (request.n or 1) > 1 or not isinstance(getattr(request, "prompt", ""), str)
@@ -76,22 +83,16 @@ class StreamReader:
             self._kept = Transcript() if self._passes_usage else None
         self._head: dict[str, Any] = {}
         self._usage = Meter()
-        self._is_odd = False
-        """Whether an implausible usage was reported."""
         self._unfinished: set[int] = set()
         self._finishes: dict[int, str] = {}
-        self._is_first = True
-        self._is_done = False
-        self._has_ended = False
 
     def feed(self, chunk: bytes) -> bytes:
         if self._held or not chunk.endswith(_END):
             chunk = self._whole_events(chunk)
             if not chunk:
                 return chunk
-        is_first, self._is_first = self._is_first, False
-        if self._kept:
-            self._kept.add(chunk)
+        if kept := self._kept:
+            kept.add(chunk)
         # Inlined, because it runs for every event of every stream.
         if (
             (_USAGE in chunk and _has_usage(chunk))
@@ -102,9 +103,11 @@ class StreamReader:
             or self._reads_all
         ):
             passed = self._read(chunk)
-            if is_first and self._error:
+            if self._error and not self._has_passed:
                 self.refusal = self._first_error(chunk)
+            self._has_passed = True
             return passed
+        self._has_passed = True
         return chunk
 
     def end(self) -> bytes:

@@ -43,13 +43,15 @@ class Plan:
         for counter in self.requests:
             counter.left -= 1
             counter.taken += 1
+            counter.tickets += 1
         for counter in self.slots:
             counter.left -= 1
             counter.held += 1
         for counter in self.tokens:
             counter.left -= tokens
             counter.held += tokens
-        for counter in self.lasting:
+            counter.tickets += 1
+        for counter in self.spend:
             counter.tickets += 1
         return True
 

@@ -109,6 +109,8 @@ class PoolLane:
         return None
 
     def _body(self, call: Call, offer: Offer) -> bytes:
+        if call.request.millrace is None and not call.is_preemptible:
+            return for_backend(call, offer.served_as)
         if call.is_preemptible:
             backend = self.pool.get(offer.backend)
             is_salted = backend is not None and backend.kind in _SALTED

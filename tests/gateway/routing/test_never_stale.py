@@ -204,7 +204,9 @@ class Gateway:
             decision = self.router.explain(remembered, asked)
             fresh = self._router()
             fresh.pause(self.paused)
-            assert decision.as_data() == fresh.explain(stored, asked).as_data()
+            anew = fresh.explain(stored, asked)
+            assert decision.as_data() == anew.as_data()
+            assert [each.offer for each in decision.candidates] == [each.offer for each in anew.candidates]
             of_key = self.plans.of(remembered, asked.request.model)
             assert _amounts(of_key) == _amounts(Plans(self.source.counter).of(stored, asked.request.model))
 
@@ -212,8 +214,8 @@ class Gateway:
 def _pool() -> PoolLane:
     backends = tuple(PoolBackend(name=name, base_url="http://127.0.0.1:9/v1", kind="vllm") for name in BACKENDS)
     lane = PoolLane(PoolSettings(backends=backends, probe_timeout_s=0.05))
-    for backend in lane.pool.backends():
-        backend.heard(BackendReport((ModelReport("m"),)))
+    for backend, context_tokens in zip(lane.pool.backends(), (None, 2000), strict=True):
+        backend.heard(BackendReport((ModelReport("m", context_tokens=context_tokens),)))
     return lane
 
 
