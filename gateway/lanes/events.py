@@ -5,13 +5,14 @@ fields, and are parsed only if the backend did not count them.
 """
 
 import json
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import orjson
 
 from accounting.metering.counts import counts_of
 from gateway.lanes.base import Call, Meter
-from gateway.lanes.tee import Kept, data_of
+from gateway.lanes.tee import KEPT_BYTES_MAX, Kept, data_of
 from gateway.lanes.tokens import read_usage
 from gateway.lanes.transcript import Transcript, generated, read_leniently
 from runtime.errors import LaneFailed
@@ -69,6 +70,7 @@ class StreamReader:
     _has_passed = False
     _is_done = False
     _has_ended = False
+    _room_bytes = KEPT_BYTES_MAX
 
     def __init__(self, call: Call, *, is_paid: bool = False) -> None:
         request = call.generation
@@ -78,9 +80,11 @@ class StreamReader:
         # Several choices end one by one, so every event is inspected.
         self._reads_all = (request.n or 1) > 1 or not isinstance(getattr(request, "prompt", ""), str)
         self._held = bytearray()
-        self._kept: Kept | Transcript | None = Kept()
-        if is_paid:
-            self._kept = Transcript() if self._passes_usage else None
+        # Text to be counted if the backend does not. Paid text is counted where it is sent.
+        self._kept: Kept | Transcript | None = None
+        if not is_paid or self._passes_usage:
+            self._kept = kept = Transcript() if is_paid else Kept()
+            self._keep: Callable[[bytes], None] = kept.add
         self._head: dict[str, Any] = {}
         self._usage = Meter()
         self._unfinished: set[int] = set()
@@ -91,9 +95,12 @@ class StreamReader:
             chunk = self._whole_events(chunk)
             if not chunk:
                 return chunk
-        if kept := self._kept:
-            kept.add(chunk)
         # Inlined, because it runs for every event of every stream.
+        if self._kept:
+            self._keep(chunk)
+            self._room_bytes -= len(chunk)
+            if self._room_bytes < 0:
+                self._make_room()
         if (
             (_USAGE in chunk and _has_usage(chunk))
             or b"[DONE]" in chunk
@@ -109,6 +116,11 @@ class StreamReader:
             return passed
         self._has_passed = True
         return chunk
+
+    def _make_room(self) -> None:
+        if isinstance(self._kept, Kept):
+            self._kept.count()
+        self._room_bytes = KEPT_BYTES_MAX
 
     def end(self) -> bytes:
         """Accept a last event without its empty line; drop an event that was cut off."""

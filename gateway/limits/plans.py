@@ -38,8 +38,16 @@ class Plan:
 
         Returns False and takes nothing if one counter is short.
         """
-        if _lacks(self.counted, 1, now_s) or _lacks(self.tokens, tokens, now_s):
-            return False
+        for counter in self.counted:
+            if now_s >= counter.ends_s:
+                counter.roll(now_s)
+            if counter.left < 1:
+                return False
+        for counter in self.tokens:
+            if now_s >= counter.ends_s:
+                counter.roll(now_s)
+            if counter.left < tokens:
+                return False
         for counter in self.requests:
             counter.left -= 1
             counter.taken += 1
@@ -74,16 +82,6 @@ class Plan:
             nearest = shown[0] if len(shown) == 1 else min(shown, key=_left)
             headers += nearest.headers(now_s)
         return headers
-
-
-def _lacks(counters: tuple[Counter, ...], amount: int, now_s: float) -> bool:
-    """Whether one of the counters has less than the amount."""
-    for counter in counters:
-        if now_s >= counter.ends_s:
-            counter.roll(now_s)
-        if counter.left < amount:
-            return True
-    return False
 
 
 def shortages(counters: tuple[Counter, ...], amount: int, now_s: float) -> list[Shortage]:
