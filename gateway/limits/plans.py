@@ -17,7 +17,7 @@ Shortage = tuple[Counter, int]
 class Plan:
     """The counters of one key's requests for one model, by the measure that a request takes."""
 
-    __slots__ = ("_shown", "counted", "lasting", "requests", "slots", "spend", "tokens")
+    __slots__ = ("_shown", "counted", "requests", "slots", "spend", "tokens")
 
     def __init__(self, counters: Iterable[Counter]) -> None:
         by_measure: dict[str, list[Counter]] = {"requests": [], "tokens": [], "concurrency": [], "spend": []}
@@ -29,8 +29,6 @@ class Plan:
         self.spend = tuple(by_measure["spend"])
         self.counted = self.requests + self.slots
         """Counters from which each request takes one."""
-        self.lasting = self.requests + self.tokens + self.spend
-        """Counters that track requests in flight."""
         self._shown = [tuple(map(Shown, some)) for some in (self.requests, self.tokens) if some]
 
     def take(self, tokens: int, now_s: float) -> bool:
@@ -38,16 +36,8 @@ class Plan:
 
         Returns False and takes nothing if one counter is short.
         """
-        for counter in self.counted:
-            if now_s >= counter.ends_s:
-                counter.roll(now_s)
-            if counter.left < 1:
-                return False
-        for counter in self.tokens:
-            if now_s >= counter.ends_s:
-                counter.roll(now_s)
-            if counter.left < tokens:
-                return False
+        if _lacks(self.counted, 1, now_s) or _lacks(self.tokens, tokens, now_s):
+            return False
         for counter in self.requests:
             counter.left -= 1
             counter.taken += 1
@@ -82,6 +72,16 @@ class Plan:
             nearest = shown[0] if len(shown) == 1 else min(shown, key=_left)
             headers += nearest.headers(now_s)
         return headers
+
+
+def _lacks(counters: tuple[Counter, ...], amount: int, now_s: float) -> bool:
+    """Whether one of the counters has less than the amount."""
+    for counter in counters:
+        if now_s >= counter.ends_s:
+            counter.roll(now_s)
+        if counter.left < amount:
+            return True
+    return False
 
 
 def shortages(counters: tuple[Counter, ...], amount: int, now_s: float) -> list[Shortage]:
