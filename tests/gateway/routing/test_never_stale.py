@@ -19,7 +19,7 @@ from gateway.identity.audit import MACHINE
 from gateway.identity.caller import Caller
 from gateway.identity.directory import Directory
 from gateway.identity.keys import Keys
-from gateway.lanes.base import Offer, VersionedLane
+from gateway.lanes.base import Lane, Offer, VersionedLane
 from gateway.lanes.cloud.lane import CloudLane
 from gateway.lanes.cloud.worker.program import CloudWorker
 from gateway.lanes.cloud.worker.providers import CloudConfiguration
@@ -67,7 +67,7 @@ class Gateway:
         self.pool = _pool()
         self.cloud = _cloud(self.pool)
         lanes = self.bench.lanes
-        self.lanes = {
+        self.lanes: dict[LaneName, Lane] = {
             "cluster": lanes["cluster"],
             "pool": self.pool,
             "cloud": self.cloud,
