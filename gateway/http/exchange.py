@@ -99,14 +99,15 @@ class Exchange:
         if self._has_sent:
             # Framed inline, because this runs for every event of every stream.
             self._send(b"%x\r\n%b\r\n" % (len(data), data) if self._is_chunkable else data)
-        elif self.is_stream or self._parts_bytes + len(data) > COLLECTED_BYTES_MAX:
+            return
+        self._parts_bytes += len(data)
+        if self.is_stream or self._parts_bytes > COLLECTED_BYTES_MAX:
             self._send_head()
             for part in (*self._parts, data):
                 self._send(self._framed(part))
             self._parts.clear()
         else:
             self._parts.append(data)
-            self._parts_bytes += len(data)
 
     @property
     def is_full(self) -> bool:

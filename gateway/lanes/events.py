@@ -13,7 +13,6 @@ import orjson
 from accounting.metering.counts import counts_of
 from gateway.lanes.base import Call, Meter
 from gateway.lanes.tee import KEPT_BYTES_MAX, Kept, data_of
-from gateway.lanes.tokens import read_usage
 from gateway.lanes.transcript import Transcript, generated, read_leniently
 from runtime.errors import LaneFailed
 from runtime.redaction import error_without_internals
@@ -227,7 +226,7 @@ class StreamReader:
             return None
         self._error = self._error or event.get("error")
         self._head = self._head or {name: event[name] for name in HEAD if name in event}
-        read_usage(event.get("usage"), self._usage)
+        self._usage.read(event.get("usage"))
         choices = event.get("choices")
         for choice in choices if isinstance(choices, list) else ():
             self._follow(choice)

@@ -7,7 +7,6 @@ import orjson
 
 from gateway.dialects.openai import GENERATES
 from gateway.lanes.base import Call, Meter
-from gateway.lanes.tokens import read_usage
 from gateway.lanes.transcript import Transcript, generated
 
 ANSWER_BYTES_MAX = 64 * 2**20
@@ -87,7 +86,7 @@ class WholeReader:
     def _count(self, content: bytes) -> None:
         """Take the backend's count; if it is missing or implausible, count the text."""
         call, usage = self._call, self._usage
-        is_counted = read_usage(_value(self._parts.usage), usage)
+        is_counted = usage.read(_value(self._parts.usage))
         if self._has_choices and not usage.completion_tokens:
             transcript = Transcript()
             transcript.add(content)

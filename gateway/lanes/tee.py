@@ -2,7 +2,7 @@
 
 import orjson
 
-from gateway.lanes.tokens import said_in
+from gateway.lanes.choice import said_in
 from runtime.sse import EVENT_BYTES_MAX, EventSplitter
 
 # In a free stream the first events show what the others are like. Each open stream keeps this much in memory.

@@ -8,12 +8,11 @@ from msgspec import structs
 
 from gateway.identity.caller import Caller
 from gateway.lanes.base import Call, Lane, Offer
-from gateway.routing.accuracy import Accuracy, Report
 from gateway.routing.breaker import Breaker
 from gateway.routing.decision import Candidate, Decision, Rejection, rank, ready_first, weigh
-from gateway.routing.dispatch import Dispatch, Memory
+from gateway.routing.dispatch import Dispatch
 from gateway.routing.health import LaneHealth
-from gateway.routing.lengths import OutputLengths
+from gateway.routing.memory import Accuracy, Memory, OutputLengths, Report
 from gateway.routing.need import Need, need_of
 from gateway.routing.policy import Ceiling, Objection, objection_to
 from gateway.routing.prediction import Known
@@ -112,7 +111,9 @@ class Router:
         if shortlist is None:
             shortlist = self._shortlist(need, caller, call, now_s)
         rejections = [*shortlist.rejections]
-        known = self._admitted(shortlist.passed, rejections, now_s)
+        known = shortlist.passed
+        if len(known) != 1 or not known[0].health.breakers.are_clear:
+            known = self._admitted(known, rejections, now_s)
         has_choice = len(known) > 1
         if has_choice:
             if not chain:
@@ -159,7 +160,7 @@ class Router:
                 rejections.append(Rejection(known.offer, Objection("breaker", (_pause(breaker, now_s),))))
         return admitted
 
-    def _sample(self, known: list[Known], chain: Chain) -> list[Known]:
+    def _sample(self, known: Sequence[Known], chain: Chain) -> list[Known]:
         """Return a random sample, and the offers that have seen much of the prompt."""
         warm = [one for one in known if self._prefixes.holds_half(one.offer.label, chain)][: SAMPLE // 2]
         labels = {one.offer.label for one in warm}

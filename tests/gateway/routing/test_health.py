@@ -12,7 +12,7 @@ from gateway.errors import LaneLimited, LaneUnreachable
 from gateway.lanes.base import Offer
 from gateway.routing.breaker import BREAK_AFTER, Breaker, Breakers
 from gateway.routing.fit import Fit
-from gateway.routing.lengths import USUAL_TOKENS, OutputLengths
+from gateway.routing.memory import USUAL_TOKENS, OutputLengths
 from gateway.routing.prefixes import BLOCK_BYTES, BLOCKS_MAX, PrefixIndex, chain_of
 from tests.gateway.routing.offers import EVERYBODY, POOL, Bench, call
 
