@@ -95,6 +95,7 @@ class Ticket(Struct, eq=False):
             if not is_served:
                 counter.untake(1, self.entered_s, now_s)
         reserved = self.tokens
+        # As in `_settle`, but in one pass, because this runs for every request.
         for counter in plan.tokens:
             counter.tickets -= 1
             if now_s >= counter.ends_s:

@@ -67,7 +67,7 @@ def need_of(call: Call, caller: Caller, expected_tokens: int) -> Need:
         _lane(extras) if extras else None,
         call.kind,
         privacy_of(call, caller) if extras else caller.privacy,
-        bool(request.stream),
+        request.is_stream,
         _preferences(provider) if provider else NO_PREFERENCES,
     )
 

@@ -62,14 +62,14 @@ class Shortlists:
         found = self._by_need.get((caller.key_id, need.model, need.features, need.kind, need.privacy, need.lane))
         if found is None or found.caller is not caller or found.versions is None or now_s >= found.until_s:
             return None
+        if need.preferences is not NO_PREFERENCES or context_needed(need) > found.context_tokens:
+            return None
         for lane, version in found.versions:
             if lane.version != version:
                 return None
         for live in self._live:
             if live.offers(need.model):
                 return None
-        if need.preferences is not NO_PREFERENCES or context_needed(need) > found.context_tokens:
-            return None
         return found
 
     def offers(self, model: str) -> tuple[list[Offer], Versions | None]:

@@ -92,7 +92,6 @@ class Pool:
     def set_aliases(self, aliases: Aliases) -> None:
         """Set aliases that override those of the settings."""
         self._aliases = dict(self._settings.aliases) | dict(aliases)
-        self._note_change()
         for member in self._members.values():
             member.backend.call(self._aliases)
 

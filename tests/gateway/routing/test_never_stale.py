@@ -383,6 +383,36 @@ def test_an_offer_of_a_lane_without_a_version_is_never_kept() -> None:
     assert [each.offer.label for each in router.explain(EVERYBODY, call()).candidates] == ["pool:desk"]
 
 
+@pytest.mark.parametrize("change", ["report", "miss", "drain", "load", "alias", "add", "remove"])
+def test_the_version_of_the_pool_tells_every_change_of_its_offers(change: str) -> None:
+    lane = _pool()
+    desk = lane.pool.find("desk")
+    desk.heard(BackendReport((ModelReport("m", is_resident=False),)))
+    before, version = _offers(lane), lane.version
+    match change:
+        case "report":
+            desk.heard(BackendReport((ModelReport("m", is_resident=False),), queued=3))
+        case "miss":
+            desk.missed(Standing("down", "silent"))
+        case "drain":
+            desk.drain(draining=True)
+        case "load":
+            lane.pool.loaded(before[0], 60.0)
+        case "alias":
+            lane.pool.set_aliases({"alias": ["m"]})
+        case "add":
+            added = PoolBackend(name="new", base_url="http://127.0.0.1:9/v1", models=("m",))
+            asyncio.run(lane.pool.add(added))
+        case "remove":
+            asyncio.run(_remove(lane, "shelf"))
+    assert _offers(lane) != before
+    assert lane.version != version
+
+
+def _offers(lane: Lane) -> list[Offer]:
+    return [offer for model in ("m", "alias") for offer in lane.offers(model)]
+
+
 def test_the_version_of_the_cloud_tells_new_prices_and_aliases() -> None:
     pool = _pool()
     cloud = _cloud(pool)
