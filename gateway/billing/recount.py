@@ -50,11 +50,12 @@ class Recounter:
         self.tokenizers = tokenizers
         self._metrics = metrics
         self._check_ratio = check_ratio
+        self.checks = check_ratio > 0
+        """Whether any answers are selected for a check."""
 
     def wants_check(self, model: str) -> bool:
         """Return whether the answer that begins now is selected for a check."""
-        ratio = self._check_ratio
-        return ratio > 0 and random.random() < ratio and self.tokenizers.knows(model)  # noqa: S311  a sample
+        return random.random() < self._check_ratio and self.tokenizers.knows(model)  # noqa: S311  a sample
 
     def count(self, model: str, choices: tuple[Delivered, ...]) -> Counts | None:
         """Count by the model's tokenizer; None if there is none. Slow. Raises TextNotCounted."""

@@ -36,7 +36,8 @@ def is_deterministic(call: Call) -> bool:
         return True
     if call.kind not in ("chat", "completion"):
         return False
-    return call.generation.temperature == 0 or call.generation.seed is not None
+    asked = call.generation
+    return asked.temperature == 0 or asked.seed is not None
 
 
 def fingerprint(

@@ -1,7 +1,7 @@
 """One request on a hot route and its answer, on a connection."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -51,6 +51,8 @@ class Exchange:
     _has_begun = False
     _has_sent = False
     _is_followed = False
+    _send: Callable[[bytes], None]
+    """The transport's own method, once the head of an answer in parts is sent."""
 
     def __init__(self, protocol: "HotProtocol", route: Route, *, keep_alive: bool, is_chunkable: bool) -> None:
         self.id = new_request_id()
@@ -96,16 +98,16 @@ class Exchange:
             return
         if self._has_sent:
             # Framed inline, because this runs for every event of every stream.
-            framed = b"%x\r\n%b\r\n" % (len(data), data) if self._is_chunkable else data
-            self._protocol.transport.write(framed)
-        elif self.is_stream or self._parts_bytes + len(data) > COLLECTED_BYTES_MAX:
+            self._send(b"%x\r\n%b\r\n" % (len(data), data) if self._is_chunkable else data)
+            return
+        self._parts_bytes += len(data)
+        if self.is_stream or self._parts_bytes > COLLECTED_BYTES_MAX:
             self._send_head()
             for part in (*self._parts, data):
-                self._protocol.transport.write(self._framed(part))
+                self._send(self._framed(part))
             self._parts.clear()
         else:
             self._parts.append(data)
-            self._parts_bytes += len(data)
 
     @property
     def is_full(self) -> bool:
@@ -170,7 +172,8 @@ class Exchange:
             framing += b"transfer-encoding: chunked\r\n"
         else:
             self.keep_alive = False
-        self._protocol.transport.write(self._head(framing))
+        self._send = self._protocol.transport.write
+        self._send(self._head(framing))
 
     def _send_whole(self) -> None:
         self._has_sent = True

@@ -64,9 +64,11 @@ class HotProtocol(BoundedProtocol):
         self.cycle = self._answering = exchange  # type: ignore[assignment]
         if exchange.take(body) > self.desk.body_bytes_max:
             exchange.problem = self._too_large()
-        else:
-            self._look_up(exchange, token)
-        self._go_on(exchange)
+            exchange.refuse(exchange.problem)
+            return
+        self._look_up(exchange, token)
+        if exchange.caller:
+            self._start(exchange, self._answer(exchange))
 
     def _learn_head(self, data: bytes) -> None:
         """Remember the head of a usual hot request: the next one may begin with the same."""

@@ -26,7 +26,6 @@ Modules:
     tables          Model settings that operators made at run time: aliases, and prices of providers' models
     tee             Keeps the forwarded bytes of a free stream, in case its backend reports no usage
     token_bounds    The maximum number of tokens of a paid request: prompt, choices and each choice's answer
-    tokens          Counts and estimates of tokens, from upstreams' reports, or from texts if there is no report
     transcript      Assembles an answer's text from its bytes as they pass: streamed or whole, in OpenAI's format
     upstream        A backend from a call's view: its address, its headers, and its timeouts
     usage           The measured usage of an answer

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal, Protocol, TypeAlias
+from typing import Literal, Protocol, TypeAlias, runtime_checkable
 
 import msgspec
 from msgspec import Struct
@@ -18,7 +18,20 @@ from gateway.lanes.usage import Meter
 from gateway.settings import LaneName
 from gateway.settings.base import Privacy
 
-__all__ = ["Answer", "Body", "Call", "GeneratorBody", "Lane", "Lanes", "Meter", "Offer", "Out", "State", "begun"]
+__all__ = [
+    "Answer",
+    "Body",
+    "Call",
+    "GeneratorBody",
+    "Lane",
+    "Lanes",
+    "Meter",
+    "Offer",
+    "Out",
+    "State",
+    "VersionedLane",
+    "begun",
+]
 
 State = Literal["ready", "starting", "draining", "down"]
 
@@ -166,6 +179,18 @@ class Lane(Protocol):
         The pool waits for about `wait_s`; other lanes have bounds of their own. Raises LaneFailed if another candidate
         may be tried; GenerationError and RequestInvalid are final.
         """
+
+
+@runtime_checkable
+class VersionedLane(Lane, Protocol):
+    """A lane whose offers stay as they are until its version is another one.
+
+    Other lanes draw their offers, or read them from something that does not tell its changes.
+    """
+
+    @property
+    def version(self) -> object:
+        """A value that differs after every change of an offer. No I/O."""
 
 
 Lanes: TypeAlias = Mapping[LaneName, Lane]

@@ -36,6 +36,11 @@ def said_of(choice: dict[str, Any]) -> ChoiceSaid:
     return ChoiceSaid(content, reasoning, tuple(_calls(message)))
 
 
+def said_in(choice: Any) -> str:
+    """Return everything generated in a choice of an answer or of a stream's event, including tool calls."""
+    return said_of(choice).text if isinstance(choice, dict) else ""
+
+
 def _calls(message: dict[str, Any]) -> Iterator[CallSaid]:
     calls = message.get("tool_calls")
     for place, call in enumerate(calls if isinstance(calls, list) else ()):

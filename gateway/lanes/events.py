@@ -5,14 +5,14 @@ fields, and are parsed only if the backend did not count them.
 """
 
 import json
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import orjson
 
 from accounting.metering.counts import counts_of
 from gateway.lanes.base import Call, Meter
-from gateway.lanes.tee import Kept, data_of
-from gateway.lanes.tokens import read_usage
+from gateway.lanes.tee import KEPT_BYTES_MAX, Kept, data_of
 from gateway.lanes.transcript import Transcript, generated, read_leniently
 from runtime.errors import LaneFailed
 from runtime.redaction import error_without_internals
@@ -61,38 +61,45 @@ class StreamReader:
     this gateway's count replaces an invalid one, and in a paid stream also a missing one.
     """
 
+    # Initial values as class attributes, because every stream creates an instance.
+    refusal: Any = None
+    _error: Any = None
+    _is_odd = False
+    """Whether an implausible usage was reported."""
+    _has_passed = False
+    _is_done = False
+    _has_ended = False
+    _room_bytes = KEPT_BYTES_MAX
+
     def __init__(self, call: Call, *, is_paid: bool = False) -> None:
         request = call.generation
-        self.refusal: Any = None
         self._call = call
         self._is_paid = is_paid
-        self._error: Any = None
         self._passes_usage = request.wants_usage
         # Several choices end one by one, so every event is inspected.
         self._reads_all = (request.n or 1) > 1 or not isinstance(getattr(request, "prompt", ""), str)
         self._held = bytearray()
-        self._kept: Kept | Transcript | None = Kept()
-        if is_paid:
-            self._kept = Transcript() if self._passes_usage else None
+        # Text to be counted if the backend does not. Paid text is counted where it is sent.
+        self._kept: Kept | Transcript | None = None
+        if not is_paid or self._passes_usage:
+            self._kept = kept = Transcript() if is_paid else Kept()
+            self._keep: Callable[[bytes], None] = kept.add
         self._head: dict[str, Any] = {}
         self._usage = Meter()
-        self._is_odd = False
-        """Whether an implausible usage was reported."""
         self._unfinished: set[int] = set()
         self._finishes: dict[int, str] = {}
-        self._is_first = True
-        self._is_done = False
-        self._has_ended = False
 
     def feed(self, chunk: bytes) -> bytes:
         if self._held or not chunk.endswith(_END):
             chunk = self._whole_events(chunk)
             if not chunk:
                 return chunk
-        is_first, self._is_first = self._is_first, False
-        if self._kept:
-            self._kept.add(chunk)
         # Inlined, because it runs for every event of every stream.
+        if self._kept:
+            self._keep(chunk)
+            self._room_bytes -= len(chunk)
+            if self._room_bytes < 0:
+                self._make_room()
         if (
             (_USAGE in chunk and _has_usage(chunk))
             or b"[DONE]" in chunk
@@ -102,10 +109,17 @@ class StreamReader:
             or self._reads_all
         ):
             passed = self._read(chunk)
-            if is_first and self._error:
+            if self._error and not self._has_passed:
                 self.refusal = self._first_error(chunk)
+            self._has_passed = True
             return passed
+        self._has_passed = True
         return chunk
+
+    def _make_room(self) -> None:
+        if isinstance(self._kept, Kept):
+            self._kept.count()
+        self._room_bytes = KEPT_BYTES_MAX
 
     def end(self) -> bytes:
         """Accept a last event without its empty line; drop an event that was cut off."""
@@ -212,7 +226,7 @@ class StreamReader:
             return None
         self._error = self._error or event.get("error")
         self._head = self._head or {name: event[name] for name in HEAD if name in event}
-        read_usage(event.get("usage"), self._usage)
+        self._usage.read(event.get("usage"))
         choices = event.get("choices")
         for choice in choices if isinstance(choices, list) else ():
             self._follow(choice)

@@ -7,7 +7,6 @@ import orjson
 
 from gateway.dialects.openai import GENERATES
 from gateway.lanes.base import Call, Meter
-from gateway.lanes.tokens import read_usage
 from gateway.lanes.transcript import Transcript, generated
 
 ANSWER_BYTES_MAX = 64 * 2**20
@@ -34,20 +33,23 @@ _NOTHING = _Parts()
 class WholeReader:
     """Keeps an answer's bytes up to a bound, to read them when all have arrived."""
 
+    # Initial values as class attributes, because nearly every request creates an instance.
+    rewritten: bytes | None = None
+    """The whole answer with this gateway's count, if it replaces the backend's."""
+    is_json = False
+    """Whether a part of it can be distinguished from the whole."""
+    _size_bytes = 0
+    _parts = _NOTHING
+    _has_choices = False
+    _has_ended = False
+    _has_answer = False
+
     def __init__(self, call: Call, status: int, *, is_paid: bool = False) -> None:
         self.status = status
-        self.rewritten: bytes | None = None
-        """The whole answer with this gateway's count, if it replaces the backend's."""
         self._is_paid = is_paid
         self._usage = Meter()
-        self.is_json = False
-        """Whether a part of it can be distinguished from the whole."""
         self._call = call
         self._chunks: list[bytes] = []
-        self._size_bytes = 0
-        self._parts = _NOTHING
-        self._has_choices = False
-        self._has_ended = self._has_answer = False
 
     def feed(self, chunk: bytes) -> bytes:
         if self._size_bytes < ANSWER_BYTES_MAX:
@@ -84,7 +86,7 @@ class WholeReader:
     def _count(self, content: bytes) -> None:
         """Take the backend's count; if it is missing or implausible, count the text."""
         call, usage = self._call, self._usage
-        is_counted = read_usage(_value(self._parts.usage), usage)
+        is_counted = usage.read(_value(self._parts.usage))
         if self._has_choices and not usage.completion_tokens:
             transcript = Transcript()
             transcript.add(content)

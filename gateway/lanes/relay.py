@@ -179,22 +179,21 @@ class RelayBody:
             self._break(LaneFailed(f"{self._upstream.name} answers in an encoding that it was not asked for"))
 
     def take(self, data: bytes) -> None:
-        self._has_begun = True
         try:
             passed = self._reader.feed(data)
         except LaneFailed as error:
             self._break(LaneBrokeOff(f"{self._upstream.name} {error}"))
             return
-        if not passed:
-            return
         # Inlined, because it runs for every event of every stream.
         if (out := self._out) is None:
-            self._hold(passed)
-            return
-        out.write(passed)
-        if out.is_full:
-            self._pause()
-            self._wake()
+            self._has_begun = True
+            if passed:
+                self._hold(passed)
+        elif passed:
+            out.write(passed)
+            if out.is_full:
+                self._pause()
+                self._wake()
 
     def end(self, broken: Broken | None) -> None:
         self._is_over = True
@@ -252,9 +251,10 @@ class RelayBody:
         """Buffer the bytes until a reader takes them."""
         self._held.append(data)
         self._held_bytes += len(data)
-        if not self._is_holding:
+        is_much = self._held_bytes > HELD_BYTES_MAX
+        if is_much or not self._holds_whole:
             self._wake()
-        if self._held_bytes > HELD_BYTES_MAX:
+        if is_much:
             self._pause()
 
     def check_beginning(self) -> None:

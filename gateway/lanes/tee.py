@@ -2,37 +2,37 @@
 
 import orjson
 
-from gateway.lanes.tokens import said_in
+from gateway.lanes.choice import said_in
 from runtime.sse import EVENT_BYTES_MAX, EventSplitter
 
 # In a free stream the first events show what the others are like. Each open stream keeps this much in memory.
-_BYTES_MAX = 16 * 2**10
+KEPT_BYTES_MAX = 16 * 2**10
 
 
 class Kept:
-    """Keeps the bytes themselves up to a bound; bytes beyond it are counted.
+    """Keeps the bytes themselves. Its owner calls `count` when there are more than KEPT_BYTES_MAX.
 
     Every event with text is about one token. Paid text is counted when it is sent (gateway.requests.delivery).
     """
 
     def __init__(self) -> None:
         self._chunks: list[bytes] = []
-        self._size_bytes = 0
+        # The list's own method, because it runs for every event of every stream.
+        self.add = self._chunks.append
         self._events = 0
 
-    def add(self, chunk: bytes) -> None:
-        self._chunks.append(chunk)
-        self._size_bytes += len(chunk)
-        if self._size_bytes > _BYTES_MAX:
-            self._count()
+    @property
+    def size_bytes(self) -> int:
+        return sum(map(len, self._chunks))
 
     def tokens(self) -> int:
-        self._count()
+        self.count()
         return self._events
 
-    def _count(self) -> None:
+    def count(self) -> None:
         """Count the kept bytes and drop them."""
-        content, self._chunks, self._size_bytes = b"".join(self._chunks), [], 0
+        content = b"".join(self._chunks)
+        self._chunks.clear()
         if self._events:
             # In a long stream, assume that all further events have text.
             self._events += content.count(b"\ndata:") + content.startswith(b"data:")

@@ -38,20 +38,17 @@ class Upstream(Struct, frozen=True):
 
     def request(self, call: Call, body: bytes) -> tuple[Origin, list[bytes]]:
         """Return the destination and the bytes to send. Raises LaneFailed."""
-        origin, head = self._head_for(call)
+        origin, head = self._heads.get((call.kind, call.content_type)) or self._head_for(call)
         head = b"%bx-request-id: %b\r\ncontent-length: %d\r\n\r\n" % (head, call.id.encode(), len(body))
         return origin, [head + body] if len(body) < _LARGE_BYTES else [head, body]
 
     def _head_for(self, call: Call) -> tuple[Origin, bytes]:
-        """Return the common beginning of all requests of this kind to this upstream."""
-        name = (call.kind, call.content_type)
-        found = self._heads.get(name)
-        if found is None:
-            origin, base_path = split_url(self.base_url, self.socket_path)
-            head = _head(origin, base_path + PATHS[call.kind], call.content_type, self.headers)
-            found = self._heads[name] = (origin, head)
-            if len(self._heads) > _HEADS_MAX:  # every form has its own boundary
-                self._heads.clear()
+        """Make and keep the common beginning of all requests of this kind to this upstream."""
+        origin, base_path = split_url(self.base_url, self.socket_path)
+        head = _head(origin, base_path + PATHS[call.kind], call.content_type, self.headers)
+        if len(self._heads) >= _HEADS_MAX:  # every form has its own boundary
+            self._heads.clear()
+        found = self._heads[call.kind, call.content_type] = (origin, head)
         return found
 
 

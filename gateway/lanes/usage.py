@@ -1,13 +1,16 @@
 """The measured usage of an answer."""
 
+import re
 from collections.abc import Iterable
 from typing import Any
 
 from msgspec import Struct
 
 from accounting.ledger.postings import CountSource
-from accounting.metering.counts import UsageCounts
+from accounting.metering.counts import counts_of
 from accounting.metering.delivered import Delivered, count_all
+
+_COST = re.compile("[0-9]{1,15}")
 
 
 class Meter(Struct):
@@ -31,10 +34,16 @@ class Meter(Struct):
     delivered: tuple[Delivered, ...] = ()
     cost_nano: int | None = None
 
-    def count(self, counts: UsageCounts) -> None:
-        """Take a backend's counts."""
+    def read(self, usage: Any) -> bool:
+        """Take the parsed usage of a backend's answer or event; return False if it is not plausible."""
+        counts = counts_of(usage)
+        if counts is None:
+            return False
         self.prompt_tokens, self.completion_tokens, self.cached_tokens, self.reasoning_tokens = counts
         self.source = "upstream"
+        cost = usage.get("cost_nano")
+        self.cost_nano = None if cost is None else _cost_of(cost)
+        return True
 
     def count_text(self, choices: Iterable[Delivered]) -> None:
         """Estimate tokens from the characters, if there is no count or not all counted text has arrived."""
@@ -64,3 +73,8 @@ class Meter(Struct):
         self.tool_tokens = counted.tool_tokens
         self.source = counted.source
         self.cost_nano = counted.cost_nano
+
+
+def _cost_of(text: Any) -> int | None:
+    """Return the cost in nano-USD, which is accepted only from this gateway's own buyer."""
+    return int(text) if isinstance(text, str) and _COST.fullmatch(text) else None

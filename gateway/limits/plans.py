@@ -17,7 +17,7 @@ Shortage = tuple[Counter, int]
 class Plan:
     """The counters of one key's requests for one model, by the measure that a request takes."""
 
-    __slots__ = ("_shown", "counted", "lasting", "requests", "slots", "spend", "tokens")
+    __slots__ = ("_shown", "counted", "requests", "slots", "spend", "tokens")
 
     def __init__(self, counters: Iterable[Counter]) -> None:
         by_measure: dict[str, list[Counter]] = {"requests": [], "tokens": [], "concurrency": [], "spend": []}
@@ -29,8 +29,6 @@ class Plan:
         self.spend = tuple(by_measure["spend"])
         self.counted = self.requests + self.slots
         """Counters from which each request takes one."""
-        self.lasting = self.requests + self.tokens + self.spend
-        """Counters that track requests in flight."""
         self._shown = [tuple(map(Shown, some)) for some in (self.requests, self.tokens) if some]
 
     def take(self, tokens: int, now_s: float) -> bool:
@@ -43,13 +41,15 @@ class Plan:
         for counter in self.requests:
             counter.left -= 1
             counter.taken += 1
+            counter.tickets += 1
         for counter in self.slots:
             counter.left -= 1
             counter.held += 1
         for counter in self.tokens:
             counter.left -= tokens
             counter.held += tokens
-        for counter in self.lasting:
+            counter.tickets += 1
+        for counter in self.spend:
             counter.tickets += 1
         return True
 

@@ -88,17 +88,25 @@ class Ticket(Struct, eq=False):
         for counter in plan.slots:
             counter.left += 1
             counter.held -= 1
-        for counter in plan.lasting:
-            counter.tickets -= 1
-        if plan.tokens:
-            _settle(plan.tokens, self.tokens, tokens, now_s)
-        if plan.spend and (spend_nano or self.spend_nano):
-            _settle(plan.spend, self.spend_nano, spend_nano, now_s)
         if is_served is None:
             is_served = bool(tokens or spend_nano)
-        if not is_served:
-            for counter in plan.requests:
+        for counter in plan.requests:
+            counter.tickets -= 1
+            if not is_served:
                 counter.untake(1, self.entered_s, now_s)
+        reserved = self.tokens
+        # As in `_settle`, but in one pass, because this runs for every request.
+        for counter in plan.tokens:
+            counter.tickets -= 1
+            if now_s >= counter.ends_s:
+                counter.roll(now_s)
+            counter.held -= reserved
+            counter.taken += tokens
+            counter.left += reserved - tokens
+        for counter in plan.spend:
+            counter.tickets -= 1
+        if plan.spend and (spend_nano or self.spend_nano):
+            _settle(plan.spend, self.spend_nano, spend_nano, now_s)
         if self.beside:
             self.beside.leave(tokens, spend_nano, is_served=is_served)
 

@@ -143,8 +143,9 @@ class RequestContext(Struct):
 
     def in_time(self, doing: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
         """Return `doing`, within the time that the request allows: awaiting it may raise DeadlinePassed."""
-        left_s = self.time_left_s
-        return doing if left_s is None else self._within(left_s, doing)
+        if self.call.request.millrace is None or (left_s := self.time_left_s) is None:
+            return doing
+        return self._within(left_s, doing)
 
     async def _within(self, left_s: float, doing: Coroutine[Any, Any, T]) -> T:
         try:

@@ -22,7 +22,7 @@ def heard(client: Client, call: Call, offer: Offer | None, recounter: Recounter)
     """Return a client that records delivered text; None if no text is counted, as for most local answers."""
     if offer is None or call.kind not in GENERATES:
         return None
-    is_checked = recounter.wants_check(offer.counted_as)
+    is_checked = recounter.checks and recounter.wants_check(offer.counted_as)
     if offer.price is not None and call.generation.is_stream:
         is_countable = recounter.tokenizers.knows(offer.counted_as)
         return AcknowledgedSink(client, is_countable=is_countable, is_checked=is_checked)

@@ -236,11 +236,14 @@ def _usage(context: RequestContext, offer: Offer | None, meter: Meter, ending: E
     caller, model, outcome = context.caller, context.call.request.model, ending.outcome
     duration_s, first_byte_s = context.elapsed_s, context.first_byte_s
     prompt_tokens, cached_tokens, completion_tokens, reasoning_tokens, tool_tokens = _counts(meter)
-    lane, provider, price, served_as = context.lane, NO_LANE, None, None
+    lane: str
+    price, served_as = None, None
     if offer:
         lane, provider = offer.lane, offer.price.provider if offer.price else offer.backend
         price = offer.price if context.hold else None
         served_as = offer.served_as if first_byte_s is not None else None
+    else:
+        lane, provider = context.lane, NO_LANE
     compute_nano = int(duration_s * 1e9)
     if lane != "pool" or outcome not in ("complete", "interrupted"):
         # Only a pool backend does not report its compute time, so that it is the request's duration.

@@ -6,8 +6,8 @@ import msgspec
 import orjson
 
 from accounting.metering.counts import tokens_of_bytes
+from gateway.lanes.choice import said_in
 from gateway.lanes.tee import data_of
-from gateway.lanes.tokens import said_in
 from gateway.lanes.transcript import CHOICES_MAX
 
 _INDICES_MAX = CHOICES_MAX

@@ -1,14 +1,12 @@
 """Decide where a request goes: pure functions of policy, measurements and prices.
 
 Modules:
-    accuracy    The accuracy of predictions: the last errors of each backend, and their median
     breaker     A circuit breaker: a backend that keeps failing gets a pause, then one trial request at a time
     decision    Ranks the lanes for a request, with reasons: a pure function of offers, health and weights
     dispatch    One request at one backend: its wait, and learning from its times
     fit         A small linear model, learned online: seconds as a sum of a few known causes
     health      Each backend's health: requests in progress, pending prompts, failures, breakers, its models' rates
-    lengths     Expected answer lengths by key and model: a moving quantile, because limits are high and rarely
-                reached
+    memory      The records of answers across backends: their lengths, and the accuracy of predictions
     need        A request's needs of a lane, as numbers and sets
     patience    When a first byte is late, when the wait for it ends, and how many requests may go to a second
                 backend

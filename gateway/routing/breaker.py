@@ -102,6 +102,8 @@ class Breakers:
     """A backend's own breaker, and those of its recently failed models, by their names there."""
 
     backend: Breaker = field(default_factory=Breaker)
+    are_clear: bool = True
+    """Whether no failure and no pause counts, as for nearly every request: then there is no trial either."""
     _models: OrderedDict[str, Breaker] = field(default_factory=OrderedDict)
 
     def of(self, model: str) -> Breaker:
@@ -128,6 +130,7 @@ class Breakers:
             one.succeeded()
             if one is not self.backend and one.admits(now_s):
                 del self._models[model]
+        self._check()
 
     def left(self, model: str) -> None:
         for one in self._marked(model):
@@ -135,12 +138,15 @@ class Breakers:
 
     def failed(self, model: str, now_s: float) -> None:
         self._model(model).failed(now_s)
+        self._check()
 
     def unreachable(self, now_s: float) -> None:
         self.backend.failed(now_s)
+        self._check()
 
     def asked(self, model: str, now_s: float, retry_after_s: float | None, *, is_limit: bool) -> None:
         self._model(model).asked(now_s, retry_after_s, is_limit=is_limit)
+        self._check()
 
     def failed_s(self, model: str) -> float:
         """Return when a request for this model last failed or could not reach the backend; 0.0 if never."""
@@ -153,17 +159,17 @@ class Breakers:
         """
         for one in (self.backend, *(self._models.values() if was_down else ())):
             one.failures_in_row, one.trial_until_s = 0, 0.0
+        self._check()
 
     def _marked(self, model: str) -> tuple[Breaker, ...]:
-        """Return the breakers of the backend and of its model; none while no request failed or was told to pause.
-
-        Nearly every request finds none. Without a failure or a pause there is no trial either.
-        """
-        backend, models = self.backend, self._models
-        if not (models or backend.failures_in_row or backend.asked_until_s):
+        """Return the breakers of the backend and of its model; none if all are clear."""
+        if self.are_clear:
             return ()
-        found = models.get(model)
-        return (backend,) if found is None else (backend, found)
+        found = self._models.get(model)
+        return (self.backend,) if found is None else (self.backend, found)
+
+    def _check(self) -> None:
+        self.are_clear = not (self._models or self.backend.failures_in_row or self.backend.asked_until_s)
 
     def _model(self, model: str) -> Breaker:
         found = self._models.get(model)

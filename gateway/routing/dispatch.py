@@ -6,21 +6,11 @@ from msgspec import Struct
 
 from gateway.errors import LaneBusy, LaneLimited, LaneUnreachable
 from gateway.lanes.base import Offer
-from gateway.routing.accuracy import Accuracy
 from gateway.routing.decision import Candidate
 from gateway.routing.health import Health
-from gateway.routing.lengths import OutputLengths
+from gateway.routing.memory import Memory
 from gateway.routing.prediction import Known, Prediction
-from gateway.routing.prefixes import PrefixIndex
 from runtime.errors import LaneFailed
-
-
-class Memory(Struct, frozen=True):
-    """The shared records of answers across backends."""
-
-    accuracy: Accuracy
-    lengths: OutputLengths
-    prefixes: PrefixIndex
 
 
 class Dispatch(Struct):
@@ -63,7 +53,8 @@ class Dispatch(Struct):
         record.answered_s = now_s
         if self.pending_tokens:
             self._is_through()
-        record.breakers.succeeded(self.model, now_s)
+        if not record.breakers.are_clear:
+            record.breakers.succeeded(self.model, now_s)
         record.speaking = speaking = record.speaking + 1
         if speaking > record.spoke_most:
             record.spoke_most = speaking

@@ -88,11 +88,13 @@ class Health:
         if not self.in_flight:
             self.freed_s = now_s
         self.in_flight += 1
-        self.breakers.began(model, now_s)
+        if not self.breakers.are_clear:
+            self.breakers.began(model, now_s)
 
     def succeeded(self, model: str, now_s: float) -> None:
         self._end(now_s)
-        self.breakers.succeeded(model, now_s)
+        if not self.breakers.are_clear:
+            self.breakers.succeeded(model, now_s)
         self._count(now_s, has_failed=False)
 
     def failed(self, model: str, now_s: float) -> None:

@@ -17,6 +17,7 @@ from gateway.settings.base import PRIVACY_RANK, Privacy
 from runtime.errors import RequestInvalid
 
 _PRICE_NANO_MAX = 10**15
+_NO_FEATURES: frozenset[Feature] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,17 +57,18 @@ def need_of(call: Call, caller: Caller, expected_tokens: int) -> Need:
     """Return the request's needs. Raises RequestInvalid for invalid preferences."""
     request = call.request
     extras, provider = request.millrace, request.provider
+    features = call.features
     return Need(
-        model=request.model,
-        features=frozenset(call.features),
-        prompt_tokens=call.prompt_tokens,
-        output_tokens=request.tokens_limit,
-        expected_tokens=expected_tokens,
-        lane=_lane(extras) if extras else None,
-        kind=call.kind,
-        privacy=privacy_of(call, caller),
-        is_stream=request.is_stream,
-        preferences=_preferences(provider) if provider else NO_PREFERENCES,
+        request.model,
+        frozenset(features) if features else _NO_FEATURES,
+        call.prompt_tokens,
+        request.tokens_limit,
+        expected_tokens,
+        _lane(extras) if extras else None,
+        call.kind,
+        privacy_of(call, caller) if extras else caller.privacy,
+        request.is_stream,
+        _preferences(provider) if provider else NO_PREFERENCES,
     )
 
 

@@ -8,17 +8,16 @@ from msgspec import structs
 
 from gateway.identity.caller import Caller
 from gateway.lanes.base import Call, Lane, Offer
-from gateway.routing.accuracy import Accuracy, Report
 from gateway.routing.breaker import Breaker
 from gateway.routing.decision import Candidate, Decision, Rejection, rank, ready_first, weigh
-from gateway.routing.dispatch import Dispatch, Memory
+from gateway.routing.dispatch import Dispatch
 from gateway.routing.health import LaneHealth
-from gateway.routing.lengths import OutputLengths
+from gateway.routing.memory import Accuracy, Memory, OutputLengths, Report
 from gateway.routing.need import Need, need_of
 from gateway.routing.policy import Ceiling, Objection, objection_to
 from gateway.routing.prediction import Known
 from gateway.routing.prefixes import Chain, PrefixIndex, chain_of
-from gateway.routing.shortlist import Shortlists
+from gateway.routing.shortlist import Shortlist, Shortlists
 from gateway.settings import LaneName, PolicySettings, RoutingSettings
 from gateway.settings.routing import chain_of_fallbacks
 
@@ -45,7 +44,6 @@ class Router:
         seed: int | None = None,
     ) -> None:
         """`report` receives each prediction with the measured value; `seed` makes random choices repeatable."""
-        self._lanes = tuple(lanes.values())
         self._health = health
         self._weights = weights
         spend_nano_max = policy.spend_nano_max if policy else None
@@ -55,7 +53,7 @@ class Router:
         self._lengths = OutputLengths()
         self._accuracy = Accuracy(report)
         self._memory = Memory(self._accuracy, self._lengths, self._prefixes)
-        self._shortlists = Shortlists(health, self._ceiling)
+        self._shortlists = Shortlists(lanes.values(), health, self._ceiling)
         self._lots = random.Random(seed)  # noqa: S311 - samples, not secrets
         self._paused: frozenset[str] = frozenset()
 
@@ -66,10 +64,11 @@ class Router:
     def decide(self, caller: Caller, call: Call) -> Decision:
         """Return the decision to act on. Raises RequestInvalid for invalid preferences."""
         decision = self.explain(caller, call)
-        if decision.candidates:
+        if decision.candidates and (known := decision.candidates[0].known):
             # A backend on trial gets no second request until the trial has begun.
-            first = decision.candidates[0].offer
-            self._health.of(first.label).breakers.claim(first.model_there, self._health.clock())
+            breakers = known.health.breakers
+            if not breakers.are_clear:
+                breakers.claim(known.offer.model_there, self._health.clock())
         return decision
 
     def explain(self, caller: Caller, call: Call) -> Decision:
@@ -106,19 +105,17 @@ class Router:
         self, need: Need, caller: Caller, call: Call, chain: list[int]
     ) -> tuple[list[Candidate], list[Rejection]]:
         """Return candidates and rejections of one model. Fills `chain` if there is a choice that needs it."""
-        now_s = self._health.clock()
-        offers = self._offers(need.model, call.request.model)
-        stopped: list[Offer] = []
-        if self._paused:
-            stopped = [offer for offer in offers if offer.lane in self._paused]
-            offers = [offer for offer in offers if offer.lane not in self._paused]
-        shortlist = self._shortlists.of(need, caller, offers, now_s)
+        now_s, shortlist = self._health.clock(), None
+        if need.model == call.request.model and not self._paused:
+            shortlist = self._shortlists.kept(need, caller, now_s)
+        if shortlist is None:
+            shortlist = self._shortlist(need, caller, call, now_s)
         rejections = [*shortlist.rejections]
-        for offer in stopped:
-            objection = objection_to(offer, need, caller) or Objection("paused", (offer.lane,))
-            rejections.append(Rejection(offer, objection))
-        known = self._admitted(shortlist.passed, rejections, now_s)
-        if len(known) > 1:
+        known = shortlist.passed
+        if len(known) != 1 or not known[0].health.breakers.are_clear:
+            known = self._admitted(known, rejections, now_s)
+        has_choice = len(known) > 1
+        if has_choice:
             if not chain:
                 chain += chain_of(call.request, call.request.model, call.tenant, need.privacy)
             if len(known) > SAMPLE:
@@ -131,29 +128,39 @@ class Router:
                 candidates.append(weighed)
             else:
                 rejections.append(weighed)
-        return rank(need, candidates), rejections
+        return (rank(need, candidates) if has_choice else candidates), rejections
 
-    def _offers(self, model: str, requested_model: str) -> list[Offer]:
-        offers: list[Offer] = []
-        for lane in self._lanes:
-            offers += lane.offers(model)
-        if model == requested_model:
-            return offers
-        # The request's bytes name another model, which the lane must replace.
-        return [replace(offer, served_as=offer.served_as or offer.model) for offer in offers]
+    def _shortlist(self, need: Need, caller: Caller, call: Call, now_s: float) -> Shortlist:
+        """Ask the lanes for their offers, and return those that may and can answer."""
+        offers, versions = self._shortlists.offers(need.model)
+        if need.model != call.request.model:
+            # The request's bytes name another model, which the lane must replace.
+            offers = [replace(offer, served_as=offer.served_as or offer.model) for offer in offers]
+            versions = None
+        if not self._paused:
+            return self._shortlists.of(need, caller, offers, versions, now_s)
+        rejections = [
+            Rejection(offer, objection_to(offer, need, caller) or Objection("paused", (offer.lane,)))
+            for offer in offers
+            if offer.lane in self._paused
+        ]
+        offers = [offer for offer in offers if offer.lane not in self._paused]
+        found = self._shortlists.of(need, caller, offers, None, now_s)
+        return structs.replace(found, rejections=[*found.rejections, *rejections])
 
     def _admitted(self, passed: Sequence[Known], rejections: list[Rejection], now_s: float) -> list[Known]:
         """Return the offers whose breaker allows requests; the others become rejections."""
         admitted = []
         for known in passed:
-            breaker = known.health.breakers.barring(known.offer.model_there, now_s)
+            breakers = known.health.breakers
+            breaker = None if breakers.are_clear else breakers.barring(known.offer.model_there, now_s)
             if breaker is None:
                 admitted.append(known)
             else:
                 rejections.append(Rejection(known.offer, Objection("breaker", (_pause(breaker, now_s),))))
         return admitted
 
-    def _sample(self, known: list[Known], chain: Chain) -> list[Known]:
+    def _sample(self, known: Sequence[Known], chain: Chain) -> list[Known]:
         """Return a random sample, and the offers that have seen much of the prompt."""
         warm = [one for one in known if self._prefixes.holds_half(one.offer.label, chain)][: SAMPLE // 2]
         labels = {one.offer.label for one in warm}
@@ -174,17 +181,18 @@ class Router:
 
         `offer` selects the candidate if a backend has several. The caller reports the end to the dispatch.
         """
-        found = _candidate(decision.candidates, label, offer) if decision else None
-        known = found.known if found else None
-        if decision is None or found is None or known is None:
+        clock, found = self._health.clock, None
+        if decision and (candidates := decision.candidates):
+            found = candidates[0] if candidates[0].offer is offer else _candidate(candidates, label, offer)
+        if decision is None or found is None or (known := found.known) is None:
             model = offer.model_there if offer else ""
-            dispatch = Dispatch(label, model, self._health.clock, self._health.of(label), self._memory)
+            dispatch = Dispatch(label, model, clock, self._health.of(label), self._memory)
         else:
             if decision.chain:
                 self._prefixes.insert(label, decision.chain)
             self._remember(found, known, decision.candidates)
-            clock, key_id = self._health.clock, decision.key_id
-            dispatch = Dispatch(label, found.offer.model_there, clock, known.health, self._memory, found, key_id)
+            model, key_id = found.offer.model_there, decision.key_id
+            dispatch = Dispatch(label, model, clock, known.health, self._memory, found, key_id)
         dispatch.begin()
         return dispatch
 

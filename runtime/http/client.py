@@ -115,7 +115,9 @@ class Client:
             self._idle.pop(connection.origin, None)
 
     def take_back(self, connection: Connection) -> None:
-        idle = self._idle.setdefault(connection.origin, [])
+        idle = self._idle.get(connection.origin)
+        if idle is None:
+            idle = self._idle[connection.origin] = []
         if len(idle) >= IDLE_MAX:
             connection.abort()
             return

@@ -73,7 +73,9 @@ class Connection(asyncio.Protocol):
         self._headers: dict[bytes, bytes] = {}
         self._header_count = 0
         self._parts.clear()
-        # Bytes received since the head or the last piece of body; the parser may keep all of them.
+        # The first bytes received, if the parser has them.
+        self._first = b""
+        # Bytes received since the last piece of body, below zero after a head; the parser may keep all of them.
         self._kept_bytes = 0
         self._has_head = False
         self._is_interim = False
@@ -125,11 +127,13 @@ class Connection(asyncio.Protocol):
         if receiver is None:
             self._transport.abort()  # nothing was asked
             return
-        if not self._has_heard and (body := self._repeated.body_in(data)):
-            self._repeat(receiver, body)
-            return
-        is_first, self._is_heard, self._has_heard = not self._has_heard, True, True
-        self._kept_bytes += len(data)
+        self._is_heard = True
+        if not self._has_heard:
+            if body := self._repeated.body_in(data):
+                self._repeat(receiver, body)
+                return
+            self._first = data
+            self._has_heard = True
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
@@ -138,28 +142,56 @@ class Connection(asyncio.Protocol):
             if not self._is_over:
                 self._break("its answer is not HTTP")
                 return
+        # Short, because it runs for every event of every stream.
         if parts := self._parts:
             self._kept_bytes = 0
-            body = parts[0] if len(parts) == 1 else b"".join(parts)
-            parts.clear()
-            if is_first and self._is_kept_alive and self._status == _OK:
-                self._repeated.learn(data, self._headers)
+            body = parts.pop() if len(parts) == 1 else self._joined()
             if self._receiver:
                 receiver.take(body)
-        if self._is_over:
+            if self._is_over:
+                self._end(data)
+        elif self._is_over:
             self._finish(None)
-        elif self._kept_bytes > HEAD_BYTES_MAX:
+        else:
+            self._keep(len(data))
+
+    def _joined(self) -> bytes:
+        body = b"".join(self._parts)
+        self._parts.clear()
+        return body
+
+    def _end(self, data: bytes) -> None:
+        """Note that the answer is whole; if `data` is all of it, remember its head."""
+        if data is self._first and self._is_kept_alive and self._status == _OK:
+            self._repeated.learn(data, self._headers)
+        self._finish(None)
+
+    def _keep(self, size_bytes: int) -> None:
+        """Note bytes that the parser may keep: they were no piece of a body."""
+        self._kept_bytes = 0 if self._kept_bytes < 0 else self._kept_bytes + size_bytes
+        if self._kept_bytes > HEAD_BYTES_MAX:
             self._break(f"its headers are larger than {HEAD_BYTES_MAX} bytes")
 
     def _repeat(self, receiver: Receiver, body: bytes) -> None:
-        """A whole answer whose head the parser has taken before: it need not see it again."""
+        """Give the receiver a whole answer whose head the parser has taken before; it need not see it again."""
         assert self._repeated.meaning
-        self._has_head = self._is_heard = self._has_heard = self._is_over = self._is_kept_alive = True
         receiver.take_head(_OK, self._repeated.meaning)
         if self._receiver is receiver:
             receiver.take(body)
         if self._receiver is receiver:
-            self._finish(None)
+            self._receiver = None
+            if self._transport.is_closing():
+                self._transport.abort()
+            else:
+                self._make_room()
+            receiver.end(None)
+
+    def _make_room(self) -> None:
+        """Offer the connection for the next request."""
+        self._is_reused = True
+        if self._is_paused:  # a slow reader of this answer must not delay the next one
+            self.resume()
+        self._client.take_back(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._client.note_lost(self)
@@ -200,7 +232,7 @@ class Connection(asyncio.Protocol):
         status = self._status = self._parser.get_status_code()
         if status == _SWITCHING:
             raise ValueError("not asked for")
-        self._kept_bytes = 0
+        self._kept_bytes = -1
         self._is_interim = status < 200
         if self._is_interim:
             self._interim_count += 1
@@ -226,11 +258,8 @@ class Connection(asyncio.Protocol):
         """Make room for the next request first: the receiver may ask again at once."""
         receiver, self._receiver = self._receiver, None
         if self._is_kept_alive and not self._transport.is_closing():
-            self._is_reused = True
             self._begin()
-            if self._is_paused:  # a slow reader of this answer must not delay the next one
-                self.resume()
-            self._client.take_back(self)
+            self._make_room()
         else:
             self._transport.abort()
         if receiver:

@@ -79,6 +79,11 @@ class CloudLane:
     def offers(self, model: str) -> list[Offer]:
         return offers_of(self._aliases(), model, self._own_offers)
 
+    @property
+    def version(self) -> tuple[PriceBook, Aliases]:
+        """What offers are made of besides the settings; both are replaced as a whole."""
+        return self._prices, self._aliases()
+
     def _own_offers(self, model: str) -> list[Offer]:
         entry = self._settings.models.get(model)
         if entry is None:

@@ -1,6 +1,7 @@
 """One backend of the pool: its origin, its last probe's result, and its offers."""
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -25,6 +26,8 @@ class Backend:
     settings: PoolBackend
     aliases: Aliases
     origin: Origin = "settings"
+    on_change: Callable[[], None] = lambda: None
+    """Called after every change of its offers."""
     kind: BackendKind = "auto"
     is_draining: bool = False
     report: BackendReport = field(default_factory=BackendReport)
@@ -104,6 +107,7 @@ class Backend:
             offers = {name: replace(offer, continues=True) for name, offer in found.offers.items()}
             found = replace(found, offers=offers)
         self._offering = found
+        self.on_change()
 
     def as_data(self) -> dict[str, Any]:
         """Return the backend for users and programs, without its key."""

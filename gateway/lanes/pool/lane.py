@@ -72,6 +72,10 @@ class PoolLane:
     def offers(self, model: str) -> list[Offer]:
         return self.pool.offers(model)
 
+    @property
+    def version(self) -> int:
+        return self.pool.version
+
     def aliases(self) -> Aliases:
         """The current aliases in every lane."""
         return self.pool.aliases
@@ -105,6 +109,8 @@ class PoolLane:
         return None
 
     def _body(self, call: Call, offer: Offer) -> bytes:
+        if call.request.millrace is None and not call.is_preemptible:
+            return for_backend(call, offer.served_as)
         if call.is_preemptible:
             backend = self.pool.get(offer.backend)
             is_salted = backend is not None and backend.kind in _SALTED

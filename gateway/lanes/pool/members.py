@@ -48,6 +48,8 @@ class Pool:
         self._on_answer = on_answer
         self._keeping = asyncio.Lock()
         self._members: dict[str, _Member] = {}
+        self.version = 0
+        """The number of changes of any backend's offers."""
         self._aliases: Aliases = settings.aliases
         for backend in settings.backends:
             self._members[backend.name] = self._member(backend, "settings")
@@ -159,6 +161,9 @@ class Pool:
         await self._keep()
         return backend
 
+    def _note_change(self) -> None:
+        self.version += 1
+
     def _find(self, name: str) -> _Member:
         member = self._members.get(name)
         if member is None:
@@ -166,11 +171,12 @@ class Pool:
         return member
 
     def _member(self, settings: PoolBackend, origin: Origin) -> _Member:
-        backend = Backend(settings, self._aliases, origin)
+        backend = Backend(settings, self._aliases, origin, self._note_change)
         return _Member(backend, Prober(backend, self._settings, self._client, self._on_answer))
 
     async def _take_out(self, name: str) -> None:
         member = self._members.pop(name, None)
+        self._note_change()
         if member and member.task:
             member.task.cancel()
             await asyncio.gather(member.task, return_exceptions=True)

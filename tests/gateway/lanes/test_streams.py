@@ -86,7 +86,7 @@ def test_a_long_answer_is_counted_without_being_kept() -> None:
     for number in range(events):
         read.feed(said(f"word{number} "))
     assert isinstance(read._kept, Kept)
-    assert read._kept._size_bytes <= 16 * 2**10
+    assert read._kept.size_bytes <= 16 * 2**10
     assert used(read).completion_tokens == events
 
 

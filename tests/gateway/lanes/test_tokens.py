@@ -7,7 +7,8 @@ import pytest
 
 from gateway.dialects.openai import Request, read_request
 from gateway.dialects.openai.prompt_estimate import estimate_prompt
-from gateway.lanes.tokens import said_in, tool_tokens_max
+from gateway.lanes.choice import said_in
+from gateway.lanes.token_bounds import tool_tokens_max
 from runtime.errors import RequestInvalid
 
 PICTURE = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "A" * 400_000}}

@@ -120,7 +120,7 @@ def _check_limits(running: Edge) -> None:
     plan = running.services.limits.plans.of(caller, "m")
     assert [counter.left < _PLENTY for counter in plan.requests + plan.tokens] == [True, True]
     assert [counter.left for counter in plan.slots] == [_PLENTY]
-    assert not any(counter.held or counter.tickets for counter in plan.counted + plan.lasting)
+    assert not any(counter.held or counter.tickets for counter in plan.counted + plan.tokens + plan.spend)
 
 
 @pytest.mark.parametrize("seed", range(2))

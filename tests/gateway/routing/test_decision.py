@@ -1,14 +1,14 @@
 """Which lane answers: hard rules before weights, own machines before paid ones, reasons always."""
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.dialects.openai import Extras, MaxPrice, ProviderPreferences
-from gateway.lanes.base import Offer
+from gateway.dialects.openai import Extras, MaxPrice, ProviderPreferences, SpeechRequest
+from gateway.lanes.base import Call, Offer
 from gateway.quota import Quota
 from gateway.routing.policy import clearance_of
 from gateway.routing.router import SAMPLE
@@ -268,3 +268,13 @@ def test_with_defaults_a_paid_lane_takes_over_from_a_queue_of_a_few_seconds() ->
     assert chosen[0].offer.lane == "cluster"
     assert chosen[-1].offer.lane == "cloud"
     assert max(candidate.predicted.first_token_s for candidate in chosen) < 4
+
+
+@pytest.mark.parametrize("stream_format", ["sse", "audio"])
+def test_speech_in_events_counts_as_a_stream(stream_format: Literal["sse", "audio"]) -> None:
+    """Its prompt is pending at the backend until the first event; an answer in one piece does not show that."""
+    bench = Bench(POOL)
+    request = SpeechRequest(model="m", input="Good morning.", stream_format=stream_format)
+    decision = bench.router.explain(EVERYBODY, Call("req_1", "speech", request, b"{}"))
+    bench.router.began("pool:desk", decision)
+    assert (bench.health.of("pool:desk").pending_tokens > 0) == (stream_format == "sse")

@@ -12,7 +12,7 @@ from gateway.errors import LaneLimited, LaneUnreachable
 from gateway.lanes.base import Offer
 from gateway.routing.breaker import BREAK_AFTER, Breaker, Breakers
 from gateway.routing.fit import Fit
-from gateway.routing.lengths import USUAL_TOKENS, OutputLengths
+from gateway.routing.memory import USUAL_TOKENS, OutputLengths
 from gateway.routing.prefixes import BLOCK_BYTES, BLOCKS_MAX, PrefixIndex, chain_of
 from tests.gateway.routing.offers import EVERYBODY, POOL, Bench, call
 
@@ -60,6 +60,24 @@ def test_an_answered_probe_clears_refused_connections_and_a_return_clears_all_fa
     assert breakers.barring("m", 1.0), "a probe says nothing about a model"
     breakers.answered(was_down=True)
     assert breakers.barring("m", 1.0) is None
+
+
+def test_breakers_are_clear_until_something_fails_or_asks_for_a_pause() -> None:
+    breakers = Breakers()
+    assert breakers.are_clear
+    breakers.unreachable(1.0)
+    assert not breakers.are_clear
+    breakers.answered(was_down=False)
+    assert breakers.are_clear
+    breakers.failed("m", 1.0)
+    assert not breakers.are_clear
+    breakers.succeeded("m", 1.0)
+    assert breakers.are_clear
+    breakers.asked("m", 1.0, 5.0, is_limit=True)
+    breakers.succeeded("m", 1.0)
+    assert not breakers.are_clear, "the pause continues"
+    breakers.succeeded("m", 7.0)
+    assert breakers.are_clear
 
 
 def test_a_backend_that_asks_for_a_pause_gets_it() -> None:
