@@ -1,6 +1,7 @@
 """Continuous batching: sequences join, leave, are preempted or lost, and every token has the right context."""
 
 from collections import defaultdict, deque
+from itertools import takewhile
 from random import Random
 
 import pytest
@@ -13,7 +14,7 @@ from cluster.engine.slots import blocks_of
 from cluster.generation import SampledToken, Sampling
 from cluster.models.stage_spec import CHUNK_TOKENS
 from cluster.plans.plan import BLOCK_TOKENS
-from cluster.wire import MESSAGE_BYTES_MAX, Sampled, Step, encode
+from cluster.wire import MESSAGE_BYTES_MAX, Restore, Sampled, Step, encode
 from tests.examples import examples
 
 
@@ -26,12 +27,13 @@ def successor(context: list[int]) -> int:
 
 
 class Stage:
-    """The content of a real stage: for every slot, the tokens in its KV cache."""
+    """The content of a real stage: for every slot, the tokens in its KV cache, and by name those on its disk."""
 
-    def __init__(self, index: int, blocks: int) -> None:
+    def __init__(self, index: int, blocks: int, disk: dict[bytes, list[int]] | None = None) -> None:
         self.index = index
         self.blocks = blocks
         self.held: dict[int, list[int]] = {}
+        self.disk = {} if disk is None else disk
 
     def run(self, step: Step, rows: list[int]) -> list[int]:
         """Compute `rows`, given as their tokens. Return the tokens of the rows that go to the next stage."""
@@ -43,12 +45,17 @@ class Stage:
             for slot, blocks in step.census:
                 if blocks_of(len(self.held[slot])) > blocks:
                     self.held[slot] = []
+        for save in step.saves:
+            for at, name in enumerate(save.names):
+                block = self.held[save.slot][at * BLOCK_TOKENS : (at + 1) * BLOCK_TOKENS]
+                assert self.disk.setdefault(name, block) == block != []
         for move in step.moves:
             if move.source < 0:
                 self.held.pop(move.slot, None)
             else:
                 assert len(self.held[move.source]) >= move.tokens
                 self.held[move.slot] = self.held[move.source][: move.tokens]
+        step.restores = [self.restore(order) for order in step.restores]
         if step.replay and self.index not in step.replay:
             groups = zip(step.slots, step.starts, step.counts, strict=True)
             return [token for slot, start, count in groups for token in self.held[slot][start : start + count]]
@@ -63,6 +70,15 @@ class Stage:
             "more blocks than the stage has"
         )
         return rows
+
+    def restore(self, order: Restore) -> Restore:
+        """Restore three blocks at most, as a slow disk would, and none behind one that is lost."""
+        names = list(takewhile(self.disk.__contains__, order.names[:3]))
+        held = self.held.setdefault(order.slot, [])
+        start = order.first_block * BLOCK_TOKENS
+        assert start <= len(held)
+        held[start:] = [token for name in names for token in self.disk[name]]
+        return Restore(order.slot, order.first_block, order.blocks, names)
 
     def sample(self, step: Step) -> tuple[list[SampledToken], list[int]]:
         tokens: list[SampledToken] = []
@@ -93,6 +109,7 @@ class Run:
         self.cancels = cancels
         self.chance = chance
         self.doomed: list[Sequence] = []
+        self.restored = 0
         self.wanted: dict[Sequence, int] = {}
         self.got: dict[Sequence, list[int]] = defaultdict(list)
         # Steps under way, oldest first, with their rows for the next stage and the number of passed stages.
@@ -129,8 +146,21 @@ class Run:
             self.flights.clear()
             lost = [stage.index for stage in self.stages if self.chance.random() < 0.5]
             for index in lost:
-                self.stages[index] = Stage(index, self.scheduler.kv_blocks)
+                self.stages[index] = Stage(index, self.scheduler.kv_blocks, self.stages[index].disk)
+            if self.scheduler.saved.is_on:
+                self.look()
             self.scheduler.restart(self.scheduler.epoch + 1, lost)
+
+    def look(self) -> None:
+        """Tell the scheduler what all stages have on disk, as the first step of a pipeline does."""
+        common = set.intersection(*(set(stage.disk) for stage in self.stages))
+        self.scheduler.saved.learn(sorted(common))
+
+    def forget(self) -> None:
+        """Lose a saved block of one stage: its disk is full, or damaged."""
+        stage = self.chance.choice(self.stages)
+        if stage.disk and self.chance.random() < 0.02:
+            del stage.disk[self.chance.choice(sorted(stage.disk))]
 
     def send(self) -> None:
         while work := self.scheduler.next_step():
@@ -155,7 +185,9 @@ class Run:
             step, _, _ = self.flights.popleft()
             tokens, counts = self.answers.pop(step.batch)
             spent_ns = [1000 + 10 * step.rows] * len(self.stages)
-            answer = Sampled(step.epoch, step.batch, tokens, counts, spent_ns)
+            restored = [len(order.names) for order in step.restores]
+            self.restored += sum(restored)
+            answer = Sampled(step.epoch, step.batch, tokens, counts, spent_ns, restored)
             for sequence, token in self.scheduler.commit(answer, 1e-4):
                 self.got[sequence].append(token.token_id)
                 if len(self.got[sequence]) == self.wanted.get(sequence):
@@ -169,17 +201,21 @@ class Run:
     blocks=st.integers(8, 20),
     jobs=st.lists(st.tuples(st.integers(1, 400), st.integers(1, 90)), min_size=1, max_size=12),
     cancels=st.sets(st.integers(0, 11)),
+    saves=st.booleans(),
     seed=st.integers(0, 2**32),
 )
 def test_every_sequence_gets_its_tokens_in_order(
-    stages: int, slots: int, blocks: int, jobs: list[tuple[int, int]], cancels: set[int], seed: int
+    stages: int, slots: int, blocks: int, jobs: list[tuple[int, int]], cancels: set[int], saves: bool, seed: int
 ) -> None:
     scheduler = Scheduler(epoch=1, stages=stages, slots=slots, kv_blocks=blocks)
     run = Run(scheduler, jobs, cancels, Random(seed))
+    if saves:
+        run.look()
     for _ in range(30_000):
         run.arrive()
         run.leave()
         run.lose()
+        run.forget()
         run.send()
         run.advance()
         run.receive()
@@ -193,6 +229,23 @@ def test_every_sequence_gets_its_tokens_in_order(
             expected.append(successor(expected))
         assert run.got[sequence] == expected[sequence.prompt_tokens :]
     assert scheduler.blocks_free == blocks
+
+
+def test_saved_prefixes_come_back_with_the_same_tokens() -> None:
+    """A pipeline that is lost again and again restores most prompts, block by block, from incomplete disks."""
+    scheduler = Scheduler(epoch=1, stages=2, slots=2, kv_blocks=16)
+    run = Run(scheduler, [(400, 5)] * 60, set(), Random(3))
+    run.look()
+    while not run.is_over:
+        for turn in (run.arrive, run.lose, run.forget, run.send, run.advance, run.receive):
+            turn()
+        scheduler.check_integrity()
+    for sequence, output in run.wanted.items():
+        expected = sequence.tokens[: sequence.prompt_tokens]
+        for _ in range(output):
+            expected.append(successor(expected))
+        assert sequence.tokens == expected
+    assert run.restored > 30
 
 
 def answer(scheduler: Scheduler, step: Step, spent_ns: int = 1000) -> None:

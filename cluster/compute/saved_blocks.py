@@ -1,0 +1,185 @@
+"""The blocks of one stage's KV cache that are on disk, so that prefixes survive the end of the process.
+
+The coordinator says which slots to save and what to restore. Saving must not delay steps: the computing thread copies
+a block when nothing else is to be done, and another thread encrypts and writes it. A block whose slot is given up or
+overwritten before that is not saved.
+"""
+
+import hashlib
+import struct
+import time
+from collections.abc import Collection
+from dataclasses import dataclass
+
+import structlog
+
+from cluster.compute.block_files import BlockFiles
+from cluster.compute.kv_cache import KvCache
+from cluster.models.stage_spec import StageSpec
+from cluster.plans.plan import BLOCK_TOKENS
+from cluster.wire import SAVED_NAME_BYTES, Restore, Save
+
+log = structlog.get_logger(__name__)
+
+HELD_MAX = 65_536
+# A restore holds up the steps behind it for about this long, or for one block.
+_RESTORE_NS = 50_000_000
+# A disk that is slower than computing is tried again after this time, in seconds.
+_SLOW_S = 60.0
+# Times of smaller steps say little about prefilling.
+_PREFILL_ROWS = 64
+# The weight of the past in averages.
+_KEPT = 0.8
+# Nanoseconds that computing the block took here.
+_HEADER = struct.Struct("!Q")
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Whether blocks should be restored, and why."""
+
+    is_worth_it: bool
+    reason: str
+
+
+def judge(read_ns: float, computed_ns: float) -> Verdict:
+    """Compare how long it took to read and to compute the same blocks, in ns. 0 means that it is unknown."""
+    if not computed_ns:
+        return Verdict(is_worth_it=True, reason="the time to compute these blocks is unknown")
+    reason = f"reading took {read_ns / 1e6:.1f} ms, computing took {computed_ns / 1e6:.1f} ms"
+    return Verdict(is_worth_it=read_ns < computed_ns, reason=reason)
+
+
+class SavedBlocks:
+    """The saved blocks of one stage. Only the thread that computes calls this."""
+
+    def __init__(self, files: BlockFiles, digest: str, spec: StageSpec, cache: KvCache) -> None:
+        self._files = files
+        self._cache = cache
+        terms = f"{digest} {spec.precision} {spec.wire} {spec.first_layer}-{spec.end_layer} {cache.block_layout}"
+        self._space = hashlib.blake2b(terms.encode(), digest_size=16).hexdigest()
+        self._held: dict[str, None] = {}
+        # By slot and block: its name and when it was used, in ns since 1970.
+        self._pending: dict[int, dict[int, tuple[str, int]]] = {}
+        self._row_ns = 0.0
+        self._read_ns = self._computed_ns = 0.0
+        self._slow_until_s = 0.0
+
+    @property
+    def has_pending(self) -> bool:
+        """Tell whether blocks are still to be copied."""
+        return bool(self._pending)
+
+    def look(self) -> int:
+        """Look what is on disk. Return the number of blocks."""
+        self._held = dict.fromkeys(name for name in self._files.names(self._space) if _is_name(name))
+        return len(self._held)
+
+    def held(self, among: Collection[bytes] | None) -> list[bytes]:
+        """Return the names of the blocks on disk, those used last first; only names in `among`, if given."""
+        if among is not None:
+            return [name for name in among if name.hex() in self._held]
+        # The thread that writes may add names meanwhile.
+        return [bytes.fromhex(name) for name in list(self._held)[:HELD_MAX]]
+
+    def observe(self, rows: int, spent_ns: int) -> None:
+        """Learn from a step how long computing takes: its rows, and the time in ns."""
+        if rows >= _PREFILL_ROWS:
+            fresh_ns = spent_ns / rows
+            self._row_ns = _KEPT * self._row_ns + (1 - _KEPT) * fresh_ns if self._row_ns else fresh_ns
+
+    def save(self, order: Save) -> None:
+        """Note that these blocks are to be saved. Of those on disk, only note that they were used."""
+        now_ns = time.time_ns()
+        used: list[tuple[str, int]] = []
+        for block, name in enumerate(raw.hex() for raw in order.names):
+            # The end of a prefix is of no use without its beginning: it goes first.
+            used_ns = now_ns - block * 1000
+            if name in self._held:
+                used.append((name, used_ns))
+            else:
+                self._pending.setdefault(order.slot, {})[block] = name, used_ns
+        self._touch(used)
+
+    def forget_slot(self, slot: int, first_block: int = 0) -> None:
+        """Note that the slot's blocks from this one on will have other content."""
+        blocks = self._pending.pop(slot, {})
+        if kept := {block: saved for block, saved in blocks.items() if block < first_block}:
+            self._pending[slot] = kept
+
+    def forget_slots(self) -> None:
+        """Note that all slots will have other content."""
+        self._pending.clear()
+
+    def save_next(self) -> bool:
+        """Copy the next block for the thread that writes. Return False if there is none, or that thread is behind."""
+        if not self._pending or self._files.is_busy:
+            return False
+        slot, blocks = next(iter(self._pending.items()))
+        block, (name, used_ns) = next(iter(blocks.items()))
+        del blocks[block]
+        if not blocks:
+            del self._pending[slot]
+        computed_ns = int(self._row_ns * BLOCK_TOKENS)
+        content = self._cache.save_block(slot, block, _HEADER.pack(computed_ns))
+
+        def write() -> None:
+            if self._files.write(self._space, name, content, used_ns):
+                self._held[name] = None
+
+        return self._files.later(write)
+
+    def restore(self, order: Restore) -> Restore:
+        """Fill a slot's blocks from the disk, for a short while. Return the order with the names that are done."""
+        self._cache.reserve(order.slot, (order.first_block + order.blocks) * BLOCK_TOKENS)
+        self.forget_slot(order.slot, order.first_block)
+        began_ns = time.perf_counter_ns()
+        now_ns = time.time_ns()
+        done: list[str] = []
+        for block, name in enumerate((raw.hex() for raw in order.names), order.first_block):
+            if not self._is_fast or time.perf_counter_ns() - began_ns > _RESTORE_NS:
+                break
+            if not self._restore_block(order.slot, block, name):
+                self._held.pop(name, None)
+                break
+            done.append(name)
+        self._touch([(name, now_ns - 1000 * at) for at, name in enumerate(done, order.first_block)])
+        return Restore(order.slot, order.first_block, order.blocks, order.names[: len(done)])
+
+    @property
+    def _is_fast(self) -> bool:
+        return time.monotonic() >= self._slow_until_s
+
+    def _restore_block(self, slot: int, block: int, name: str) -> bool:
+        began_ns = time.perf_counter_ns()
+        content = self._files.read(self._space, name)
+        if content is None or len(content) < _HEADER.size:
+            return False
+        if not self._cache.load_block(slot, block, bytearray(content), _HEADER.size):
+            return False
+        (computed_ns,) = _HEADER.unpack_from(content)
+        if computed_ns:
+            self._compare(time.perf_counter_ns() - began_ns, computed_ns)
+        return True
+
+    def _compare(self, read_ns: int, computed_ns: int) -> None:
+        self._read_ns = _KEPT * self._read_ns + read_ns
+        self._computed_ns = _KEPT * self._computed_ns + computed_ns
+        verdict = judge(self._read_ns, self._computed_ns)
+        if not verdict.is_worth_it:
+            self._slow_until_s = time.monotonic() + _SLOW_S
+            self._read_ns = self._computed_ns = 0.0
+            log.info("KV blocks computed again", reason=verdict.reason, tried_again_in_s=_SLOW_S)
+
+    def _touch(self, used: list[tuple[str, int]]) -> None:
+        def touch() -> None:
+            for name, used_ns in used:
+                if not self._files.touch(self._space, name, used_ns):
+                    self._held.pop(name, None)
+
+        if used:
+            self._files.later(touch)
+
+
+def _is_name(text: str) -> bool:
+    return len(text) == 2 * SAVED_NAME_BYTES and not set(text) - set("0123456789abcdef")
