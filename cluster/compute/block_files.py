@@ -82,6 +82,11 @@ class BlockFiles:
         """Tell whether the disk is behind, so that `later` would refuse."""
         return self._jobs.full()
 
+    @property
+    def is_paused(self) -> bool:
+        """Tell whether nothing is written for now, after an error."""
+        return time.monotonic() < self._paused_until_s
+
     def later(self, job: Callable[[], None]) -> bool:
         """Have the thread do this. Return False if too many jobs wait."""
         try:
@@ -99,16 +104,17 @@ class BlockFiles:
             return []
         return [name for _, name in sorted(found, reverse=True) if not name.endswith(_UNFINISHED)]
 
-    def read(self, space: str, name: str) -> bytes | None:
-        """Return a block's content, or None if it is not there. Delete a file that is not what was written."""
+    def read(self, space: str, name: str, size: int) -> bytes | None:
+        """Return a block's content of `size` bytes, or None if it is not there. Delete a file that is anything else."""
         path = self._folder / space / name
         try:
-            found = path.read_bytes()
+            is_sound = path.stat().st_size == size + OVERHEAD_BYTES
+            found = path.read_bytes() if is_sound else b""
         except OSError:
             return None
-        nonce, sealed = found[len(_MAGIC) :][:_NONCE_BYTES], found[len(_MAGIC) + _NONCE_BYTES :]
-        if len(found) >= OVERHEAD_BYTES and found.startswith(_MAGIC):
-            with contextlib.suppress(InvalidTag):
+        if found.startswith(_MAGIC):
+            nonce, sealed = found[len(_MAGIC) :][:_NONCE_BYTES], found[len(_MAGIC) + _NONCE_BYTES :]
+            with contextlib.suppress(InvalidTag, ValueError):  # It may have been cut since.
                 return self._cipher.decrypt(nonce, sealed, f"{space}/{name}".encode())
         log.warning("damaged KV block deleted", block=name)
         with contextlib.suppress(OSError):
@@ -118,7 +124,7 @@ class BlockFiles:
     def write(self, space: str, name: str, content: bytes | bytearray, used_ns: int) -> bool:
         """Store a block that was used at `used_ns` (ns since 1970). Return False if that is not possible now."""
         size = len(content) + OVERHEAD_BYTES
-        if size > self._bytes_max or time.monotonic() < self._paused_until_s:
+        if size > self._bytes_max or self.is_paused:
             return False
         nonce = secrets.token_bytes(_NONCE_BYTES)
         sealed = self._cipher.encrypt(nonce, bytes(content), f"{space}/{name}".encode())
@@ -149,7 +155,10 @@ class BlockFiles:
 
     def _work(self) -> None:
         while job := self._jobs.get():
-            job()
+            try:
+                job()
+            except MemoryError:  # Without it the block is computed again, no more.
+                log.warning("KV block not saved", reason="out of memory")
 
     @contextlib.contextmanager
     def _lock(self) -> Iterator[None]:

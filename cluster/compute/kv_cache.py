@@ -107,6 +107,11 @@ class KvCache:
             self._outputs[target][:tokens] = self._outputs[source][:tokens]
 
     @property
+    def block_bytes(self) -> int:
+        """Return the bytes of a block's keys, values and output rows."""
+        return sum(part.nbytes for part in self._empty_block())
+
+    @property
     def block_layout(self) -> str:
         """What decides the meaning of a block's bytes: only a cache with the same layout can load them."""
         parts = [(list(part.shape), str(part.dtype)) for part in self._empty_block()]
@@ -121,14 +126,11 @@ class KvCache:
             copied.copy_(part)
         return content
 
-    def load_block(self, slot: int, block: int, content: bytearray, header_bytes: int) -> bool:
-        """Fill a slot's block, which must be reserved. Return False, and change nothing, for another size."""
+    def load_block(self, slot: int, block: int, content: bytearray, header_bytes: int) -> None:
+        """Fill a slot's block, which must be reserved, from a header and `block_bytes` of content behind it."""
         kept = self._block(slot, block)
-        if len(content) != header_bytes + sum(part.nbytes for part in kept):
-            return False
         for part, copied in zip(kept, _parts(content, header_bytes, kept), strict=True):
             part.copy_(copied)
-        return True
 
     def _block(self, slot: int, block: int) -> list[Tensor]:
         """Return views of all that a slot's block holds: keys and values of each layer, and output rows."""

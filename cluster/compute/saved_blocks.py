@@ -15,6 +15,7 @@ import structlog
 
 from cluster.compute.block_files import BlockFiles
 from cluster.compute.kv_cache import KvCache
+from cluster.models.model_card import ModelCard
 from cluster.models.stage_spec import StageSpec
 from cluster.plans.plan import BLOCK_TOKENS
 from cluster.wire import SAVED_NAME_BYTES, Restore, Save
@@ -28,6 +29,7 @@ _RESTORE_NS = 50_000_000
 _SLOW_S = 60.0
 # Times of smaller steps say little about prefilling.
 _PREFILL_ROWS = 64
+_MEASURED_EVERY = 4
 # The weight of the past in averages.
 _KEPT = 0.8
 # Nanoseconds that computing the block took here.
@@ -35,33 +37,38 @@ _HEADER = struct.Struct("!Q")
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class DiskVerdict:
     """Whether blocks should be restored, and why."""
 
     is_worth_it: bool
     reason: str
 
 
-def judge(read_ns: float, computed_ns: float) -> Verdict:
+def judge(read_ns: float, computed_ns: float) -> DiskVerdict:
     """Compare how long it took to read and to compute the same blocks, in ns. 0 means that it is unknown."""
     if not computed_ns:
-        return Verdict(is_worth_it=True, reason="the time to compute these blocks is unknown")
+        return DiskVerdict(is_worth_it=True, reason="the time to compute these blocks is unknown")
     reason = f"reading took {read_ns / 1e6:.1f} ms, computing took {computed_ns / 1e6:.1f} ms"
-    return Verdict(is_worth_it=read_ns < computed_ns, reason=reason)
+    return DiskVerdict(is_worth_it=read_ns < computed_ns, reason=reason)
 
 
 class SavedBlocks:
     """The saved blocks of one stage. Only the thread that computes calls this."""
 
-    def __init__(self, files: BlockFiles, digest: str, spec: StageSpec, cache: KvCache) -> None:
+    def __init__(self, files: BlockFiles, card: ModelCard, digest: str, spec: StageSpec, cache: KvCache) -> None:
         self._files = files
         self._cache = cache
-        terms = f"{digest} {spec.precision} {spec.wire} {spec.first_layer}-{spec.end_layer} {cache.block_layout}"
+        self._size = _HEADER.size + cache.block_bytes
+        layers = f"{spec.first_layer}-{spec.end_layer} {cache.block_layout}"
+        # Some models rotate keys according to the length of the context.
+        context = spec.context_tokens if card.path == "compat" or _is_long(card) else 0
+        terms = f"{digest} {spec.precision} {spec.wire} {layers} {context}"
         self._space = hashlib.blake2b(terms.encode(), digest_size=16).hexdigest()
         self._held: dict[str, None] = {}
         # By slot and block: its name and when it was used, in ns since 1970.
         self._pending: dict[int, dict[int, tuple[str, int]]] = {}
         self._row_ns = 0.0
+        self._prefills = 0
         self._read_ns = self._computed_ns = 0.0
         self._slow_until_s = 0.0
 
@@ -82,11 +89,16 @@ class SavedBlocks:
         # The thread that writes may add names meanwhile.
         return [bytes.fromhex(name) for name in list(self._held)[:HELD_MAX]]
 
+    def measures(self, rows: int) -> bool:
+        """Tell whether a step of this size is to be measured. That has a price on GPUs, so only some steps are."""
+        is_prefill = rows >= _PREFILL_ROWS
+        self._prefills += is_prefill
+        return is_prefill and self._prefills % _MEASURED_EVERY == 1
+
     def observe(self, rows: int, spent_ns: int) -> None:
-        """Learn from a step how long computing takes: its rows, and the time in ns."""
-        if rows >= _PREFILL_ROWS:
-            fresh_ns = spent_ns / rows
-            self._row_ns = _KEPT * self._row_ns + (1 - _KEPT) * fresh_ns if self._row_ns else fresh_ns
+        """Learn how long computing takes: a step's rows, and the time in ns."""
+        fresh_ns = spent_ns / rows
+        self._row_ns = _KEPT * self._row_ns + (1 - _KEPT) * fresh_ns if self._row_ns else fresh_ns
 
     def save(self, order: Save) -> None:
         """Note that these blocks are to be saved. Of those on disk, only note that they were used."""
@@ -97,7 +109,7 @@ class SavedBlocks:
             used_ns = now_ns - block * 1000
             if name in self._held:
                 used.append((name, used_ns))
-            else:
+            elif not self._files.is_paused:
                 self._pending.setdefault(order.slot, {})[block] = name, used_ns
         self._touch(used)
 
@@ -120,8 +132,12 @@ class SavedBlocks:
         del blocks[block]
         if not blocks:
             del self._pending[slot]
-        computed_ns = int(self._row_ns * BLOCK_TOKENS)
-        content = self._cache.save_block(slot, block, _HEADER.pack(computed_ns))
+        header = _HEADER.pack(int(self._row_ns * BLOCK_TOKENS))
+        try:
+            content = self._cache.save_block(slot, block, header)
+        except (MemoryError, RuntimeError) as error:  # A GPU's errors are RuntimeErrors.
+            log.warning("KV block not saved", reason=str(error))
+            return True
 
         def write() -> None:
             if self._files.write(self._space, name, content, used_ns):
@@ -152,11 +168,10 @@ class SavedBlocks:
 
     def _restore_block(self, slot: int, block: int, name: str) -> bool:
         began_ns = time.perf_counter_ns()
-        content = self._files.read(self._space, name)
-        if content is None or len(content) < _HEADER.size:
+        content = self._files.read(self._space, name, self._size)
+        if content is None:
             return False
-        if not self._cache.load_block(slot, block, bytearray(content), _HEADER.size):
-            return False
+        self._cache.load_block(slot, block, bytearray(content), _HEADER.size)
         (computed_ns,) = _HEADER.unpack_from(content)
         if computed_ns:
             self._compare(time.perf_counter_ns() - began_ns, computed_ns)
@@ -179,6 +194,10 @@ class SavedBlocks:
 
         if used:
             self._files.later(touch)
+
+
+def _is_long(card: ModelCard) -> bool:
+    return any(rope is not None and rope.kind == "longrope" for rope in (card.rope, card.local_rope))
 
 
 def _is_name(text: str) -> bool:

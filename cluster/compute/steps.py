@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from cluster import wire
+from cluster.compute.devices import synchronize
 from cluster.compute.rows import decode, encode, narrowed, row_bytes
 from cluster.compute.sampler import Draw, Sampler
 from cluster.compute.saved_blocks import SavedBlocks
@@ -46,9 +47,7 @@ class LoadedStage:
         began_ns = time.perf_counter_ns()
         self._check(step, len(payload))
         self._prepare(step)
-        rows = self._rows(step, payload)
-        if self.saved and self._has_rows(step):
-            self.saved.observe(step.rows, time.perf_counter_ns() - began_ns)
+        rows = self._measured(self.saved, step, payload) if self.saved else self._rows(step, payload)
         if not self.spec.is_last:
             content = encode(rows, self.spec.wire) if rows is not None else b""
             step.spent_ns.append(time.perf_counter_ns() - began_ns)
@@ -183,6 +182,17 @@ class LoadedStage:
         for slot, blocks in counted.items():
             cache.reserve(slot, blocks * BLOCK_TOKENS)
         self.sampler.close_all()
+
+    def _measured(self, saved: SavedBlocks, step: wire.Step, payload: bytearray) -> Tensor | None:
+        """Return `_rows`. Tell the saved blocks how long computing takes, which restoring must beat."""
+        if not (self._has_rows(step) and saved.measures(step.rows)):
+            return self._rows(step, payload)
+        synchronize(self.device)
+        began_ns = time.perf_counter_ns()
+        rows = self._rows(step, payload)
+        synchronize(self.device)
+        saved.observe(step.rows, time.perf_counter_ns() - began_ns)
+        return rows
 
     def _rows(self, step: wire.Step, payload: bytearray) -> Tensor | None:
         """Return the rows [rows, hidden] for the next stage or for sampling; None if there are none."""

@@ -21,7 +21,7 @@ _RESTORED_LEAST = CHUNK_TOKENS
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class RestoreQuestion:
     """An order to restore blocks of a sequence, which is computed only after the answer."""
 
     sequence: Sequence
@@ -77,13 +77,13 @@ class SavedPrefixes:
             if found * BLOCK_TOKENS >= _RESTORED_LEAST:
                 sequence.saved = sequence.computed + found * BLOCK_TOKENS
 
-    def question(self, sequence: Sequence) -> Question:
+    def question(self, sequence: Sequence) -> RestoreQuestion:
         """Return the order to restore what the stages may have of this sequence."""
         first = _computed_blocks(sequence)
         names = self._names(sequence.block_hashes(sequence.saved)[first:])
-        return Question(sequence, sequence.generation, Restore(sequence.slot, first, len(names), names))
+        return RestoreQuestion(sequence, sequence.generation, Restore(sequence.slot, first, len(names), names))
 
-    def forget(self, question: Question) -> None:
+    def forget(self, question: RestoreQuestion) -> None:
         """Note that the stages could not restore the question's first block."""
         self._known.pop(question.order.names[0], None)
 

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from cluster.engine.costs import PipelineCosts
-from cluster.engine.saved_prefixes import Question, SavedPrefixes
+from cluster.engine.saved_prefixes import RestoreQuestion, SavedPrefixes
 from cluster.engine.sequence import Sequence
 from cluster.engine.slots import Slots, blocks_of
 from cluster.errors import FrameInvalid
@@ -55,7 +55,7 @@ class _Flight:
 
     rows: list[Row]
     is_replay: bool = False
-    question: Question | None = None
+    question: RestoreQuestion | None = None
     # Rows and pairs of the step, from which costs are learned.
     size: tuple[int, int] = (0, 0)
 
@@ -344,7 +344,7 @@ class Scheduler:
             self.saved.seek(sequence)
             coming |= self._blocks_coming([sequence])
 
-    def _question(self) -> Question | None:
+    def _question(self) -> RestoreQuestion | None:
         """Return what the stages are to restore next. It is one at a time, so that other steps come between."""
         if any(flight.question for flight in self._in_flight.values()):
             return None
@@ -355,7 +355,7 @@ class Scheduler:
                 sequence.saved = 0  # There is no room for all of it now: it is computed.
         return None
 
-    def _begin_restored(self, question: Question, blocks: int) -> None:
+    def _begin_restored(self, question: RestoreQuestion, blocks: int) -> None:
         """Continue behind the blocks that every stage has restored. After an answer of 0 the rest is computed."""
         sequence = question.sequence
         if not blocks:

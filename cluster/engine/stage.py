@@ -217,7 +217,7 @@ class Stage:
         model = load_stage_model(card, manifest, spec, open_source(source), self._device)
         grammars = Grammars(Path(source), card.vocabulary) if spec.is_last else None
         sampler = Sampler(card.vocabulary, grammars)
-        saved = SavedBlocks(self._files, manifest.digest, spec, model.cache) if self._files else None
+        saved = SavedBlocks(self._files, card, manifest.digest, spec, model.cache) if self._files else None
         return LoadedStage(manifest.digest, spec, card, model, sampler, self._device, saved)
 
     def _shelve(self, order: wire.Shelve) -> None:
