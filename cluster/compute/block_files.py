@@ -28,7 +28,8 @@ log = structlog.get_logger(__name__)
 _MAGIC = b"MRKV1\n"
 _NONCE_BYTES = 12
 _TAG_BYTES = 16
-OVERHEAD_BYTES = len(_MAGIC) + _NONCE_BYTES + _TAG_BYTES
+_HEADER_BYTES = len(_MAGIC) + _NONCE_BYTES
+OVERHEAD_BYTES = _HEADER_BYTES + _TAG_BYTES
 # This much of the disk stays free for others, whatever the limit.
 RESERVE_BYTES = 2**30
 # Where blocks must go, this share of the limit is freed at once: counting all files takes a while.
@@ -104,7 +105,7 @@ class BlockFiles:
             return []
         return [name for _, name in sorted(found, reverse=True) if not name.endswith(_UNFINISHED)]
 
-    def read(self, space: str, name: str, size: int) -> bytes | None:
+    def read(self, space: str, name: str, size: int) -> bytearray | None:
         """Return a block's content of `size` bytes, or None if it is not there. Delete a file that is anything else."""
         path = self._folder / space / name
         try:
@@ -113,9 +114,11 @@ class BlockFiles:
         except OSError:
             return None
         if found.startswith(_MAGIC):
-            nonce, sealed = found[len(_MAGIC) :][:_NONCE_BYTES], found[len(_MAGIC) + _NONCE_BYTES :]
+            content, view = bytearray(size), memoryview(found)
             with contextlib.suppress(InvalidTag, ValueError):  # It may have been cut since.
-                return self._cipher.decrypt(nonce, sealed, f"{space}/{name}".encode())
+                nonce = view[len(_MAGIC) : _HEADER_BYTES]
+                self._cipher.decrypt_into(nonce, view[_HEADER_BYTES:], f"{space}/{name}".encode(), content)
+                return content
         log.warning("damaged KV block deleted", block=name)
         with contextlib.suppress(OSError):
             path.unlink()
@@ -127,7 +130,10 @@ class BlockFiles:
         if size > self._bytes_max or self.is_paused:
             return False
         nonce = secrets.token_bytes(_NONCE_BYTES)
-        sealed = self._cipher.encrypt(nonce, bytes(content), f"{space}/{name}".encode())
+        sealed = bytearray(size)
+        sealed[:_HEADER_BYTES] = _MAGIC + nonce
+        into = memoryview(sealed)[_HEADER_BYTES:]
+        self._cipher.encrypt_into(nonce, content, f"{space}/{name}".encode(), into)
         path = self._folder / space / name
         fresh = path.with_name(name + _UNFINISHED)
         try:
@@ -135,7 +141,7 @@ class BlockFiles:
                 if not path.exists():
                     path.parent.mkdir(mode=0o700, exist_ok=True)
                     self._claim(size)
-                    fresh.write_bytes(_MAGIC + nonce + sealed)
+                    fresh.write_bytes(sealed)
                     os.utime(fresh, ns=(used_ns, used_ns))
                     fresh.replace(path)
         except OSError as error:

@@ -171,7 +171,7 @@ class SavedBlocks:
         content = self._files.read(self._space, name, self._size)
         if content is None:
             return False
-        self._cache.load_block(slot, block, bytearray(content), _HEADER.size)
+        self._cache.load_block(slot, block, content, _HEADER.size)
         (computed_ns,) = _HEADER.unpack_from(content)
         if computed_ns:
             self._compare(time.perf_counter_ns() - began_ns, computed_ns)

@@ -17,13 +17,14 @@ from cluster.compute.block_files import OVERHEAD_BYTES, BlockFiles, forget_all
 from cluster.compute.kv_cache import KvCache
 from cluster.compute.saved_blocks import SavedBlocks, judge
 from cluster.engine.running_pipeline import warm_up
+from cluster.engine.scheduler import Scheduler
 from cluster.engine.sequence import Sequence
 from cluster.models.manifest import Manifest, read_manifest
 from cluster.models.model_card import KvShape, ModelCard, read_card
 from cluster.models.stage_spec import StageSpec
 from cluster.plans.plan import BLOCK_TOKENS
 from cluster.wire import Restore, Sampled, Save, Step
-from tests.cluster.test_steps import CPU, DEMO_MODEL, GREEDY, StageChain, prompt_of
+from tests.cluster.test_steps import BLOCKS, CPU, DEMO_MODEL, GREEDY, StageChain, prompt_of
 
 KEY, OTHER_KEY = bytes(32), bytes([1]) * 32
 SPACE, NAME, CONTENT = "5" * 32, "a" * 32, b"prompts and answers"
@@ -69,7 +70,7 @@ def test_a_crash_leaves_a_block_whole_or_absent(tmp_path: Path) -> None:
         assert files.read(SPACE, NAME, len(CONTENT)) is None
         assert not path.exists()
         assert files.write(SPACE, NAME, content, 1), "the next save repairs it"
-        assert files.read(SPACE, NAME, len(CONTENT)) == content
+        assert files.read(SPACE, NAME, len(CONTENT)) == bytearray(content)
         path.unlink()
         (unfinished := path.with_name(NAME + ".new")).write_bytes(whole[:length])
         assert files.read(SPACE, NAME, len(CONTENT)) is None
@@ -92,7 +93,7 @@ def test_a_changed_or_foreign_file_is_absent(tmp_path: Path) -> None:
         (tmp_path / space / name).write_bytes(whole)
         assert files.read(space, name, len(CONTENT)) is None
     path.write_bytes(whole)
-    assert files.read(SPACE, NAME, len(CONTENT)) == CONTENT
+    assert files.read(SPACE, NAME, len(CONTENT)) == bytearray(CONTENT)
     assert block_files(tmp_path, key=OTHER_KEY).read(SPACE, NAME, len(CONTENT)) is None
     forget_all(tmp_path)
     assert not tmp_path.exists()
@@ -145,7 +146,7 @@ def test_a_full_disk_stops_writing_and_nothing_else(tmp_path: Path, monkeypatch:
         for at in range(5):
             assert not files.write(SPACE, f"{at:032x}", b"more", 1)
             files._paused_until_s = 0.0
-        assert files.read(SPACE, NAME, len(CONTENT)) == CONTENT
+        assert files.read(SPACE, NAME, len(CONTENT)) == bytearray(CONTENT)
     assert [log["event"] for log in logs] == ["KV blocks not saved"], "one line, not one for each block"
     assert files.write(SPACE, "b" * 32, b"more", 1), "it goes on when there is room again"
     shortage = block_files(tmp_path, reserve_bytes=2**60)
@@ -263,7 +264,7 @@ def test_a_slow_disk_is_not_read_again_for_a_while(tmp_path: Path, monkeypatch: 
     again = Saved(tmp_path)
     read = BlockFiles.read
 
-    def read_slowly(files: BlockFiles, space: str, name: str, size: int) -> bytes | None:
+    def read_slowly(files: BlockFiles, space: str, name: str, size: int) -> bytearray | None:
         time.sleep(0.002)
         return read(files, space, name, size)
 
@@ -365,6 +366,25 @@ def test_tenants_share_nothing_on_disk(manifest: Manifest, tmp_path: Path) -> No
     again.end()
     other_coordinator = SavingChain(manifest, 1, tmp_path, key=b"another")
     assert other_coordinator.ask(prompt, salt="us").reused_tokens == 0, "names are secret, too"
+
+
+def test_a_slot_that_was_taken_over_is_not_saved_under_its_old_names(manifest: Manifest, tmp_path: Path) -> None:
+    """The only slot goes to two other prompts before there was time to save: one begins alike, one does not."""
+    prompt = prompt_of(500, 1)
+    for number, other in enumerate(([*prompt[:300], *prompt_of(200, 2)], prompt_of(500, 3))):
+        chain = SavingChain(manifest, 1, tmp_path / str(number))
+        chain.scheduler = Scheduler(1, 1, 1, BLOCKS, chain.scheduler.saved)
+        expected = chain.ask(prompt).tokens
+        sequence = chain.add(other, 8)
+        sequence.salt = "us"
+        while not sequence.output_tokens:
+            chain.turn()
+        chain.end()
+        again = SavingChain(manifest, 1, tmp_path / str(number))
+        answer = again.ask(prompt)
+        again.end()
+        assert answer.tokens == expected
+        assert answer.reused_tokens == (0 if number else 4 * BLOCK_TOKENS)
 
 
 def test_stages_restore_what_all_of_them_have(manifest: Manifest, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from cluster.engine.scheduler import Scheduler
 from cluster.engine.sequence import Sequence
 from cluster.engine.slots import blocks_of
+from cluster.errors import FrameInvalid
 from cluster.generation import SampledToken, Sampling
 from cluster.models.stage_spec import CHUNK_TOKENS
 from cluster.plans.plan import BLOCK_TOKENS
@@ -246,6 +247,21 @@ def test_saved_prefixes_come_back_with_the_same_tokens() -> None:
             expected.append(successor(expected))
         assert sequence.tokens == expected
     assert run.restored > 30
+
+
+def test_an_answer_with_more_restored_blocks_than_asked_for_is_refused() -> None:
+    scheduler = Scheduler(epoch=1, stages=1, slots=2, kv_blocks=64)
+    sequence = Sequence(list(range(300)), 300, Sampling())
+    scheduler.saved.learn(scheduler.saved._names(sequence.block_hashes(256)))
+    scheduler.add(sequence)
+    step, _ = scheduler.next_step() or (None, None)
+    assert step
+    assert [len(order.names) for order in step.restores] == [4]
+    for restored in ([], [5], [-1], [4, 4]):
+        with pytest.raises(FrameInvalid):
+            scheduler.commit(Sampled(1, step.batch, [], [], [1], restored))
+    list(scheduler.commit(Sampled(1, step.batch, [], [], [1], [4])))
+    assert (sequence.computed, sequence.reused_tokens) == (256, 256)
 
 
 def answer(scheduler: Scheduler, step: Step, spent_ns: int = 1000) -> None:
