@@ -38,6 +38,9 @@ _FREED_SHARE = 1 / 16
 _JOBS_MAX = 4
 # After an error nothing is written for this long, in seconds.
 _PAUSE_S = 600.0
+# A stopped process may keep the lock. Others then go on without writing.
+_LOCK_S = 2.0
+_LOCK_TRY_S = 0.005
 _UNFINISHED = ".new"
 
 
@@ -135,18 +138,11 @@ class BlockFiles:
         into = memoryview(sealed)[_HEADER_BYTES:]
         self._cipher.encrypt_into(nonce, content, f"{space}/{name}".encode(), into)
         path = self._folder / space / name
-        fresh = path.with_name(name + _UNFINISHED)
         try:
             with self._lock():
                 if not path.exists():
-                    path.parent.mkdir(mode=0o700, exist_ok=True)
-                    self._claim(size)
-                    fresh.write_bytes(sealed)
-                    os.utime(fresh, ns=(used_ns, used_ns))
-                    fresh.replace(path)
+                    self._place(path, sealed, used_ns)
         except OSError as error:
-            with contextlib.suppress(OSError):
-                fresh.unlink()
             self._fail(error)
             return False
         return True
@@ -168,13 +164,30 @@ class BlockFiles:
 
     @contextlib.contextmanager
     def _lock(self) -> Iterator[None]:
-        """Be the only one that writes or deletes. Raise OSError."""
+        """Be the only one that writes or deletes. Raise OSError, also if another process keeps the lock for long."""
         descriptor = os.open(self._folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            until_s = time.monotonic() + _LOCK_S
+            while not _is_locked(descriptor):
+                if time.monotonic() > until_s:
+                    raise OSError(f"another process has held {self._folder / 'lock'} for {_LOCK_S:.0f} s")
+                time.sleep(_LOCK_TRY_S)
             yield
         finally:
             os.close(descriptor)
+
+    def _place(self, path: Path, sealed: bytearray, used_ns: int) -> None:
+        """Make a file in one step. Raise OSError."""
+        fresh = path.with_name(path.name + _UNFINISHED)
+        path.parent.mkdir(mode=0o700, exist_ok=True)
+        self._claim(len(sealed))
+        try:
+            fresh.write_bytes(sealed)
+            os.utime(fresh, ns=(used_ns, used_ns))
+            fresh.replace(path)
+        except OSError:
+            fresh.unlink(missing_ok=True)
+            raise
 
     def _claim(self, size: int) -> None:
         """Count `size` bytes before they are written; make room for them first. Raise OSError."""
@@ -219,6 +232,15 @@ class BlockFiles:
         if not self._has_failed:
             self._has_failed = True
             log.warning("KV blocks not saved", reason=str(error), again_in_s=_PAUSE_S)
+
+
+def _is_locked(descriptor: int) -> bool:
+    """Take the lock, if it is free."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def forget_all(folder: Path) -> None:

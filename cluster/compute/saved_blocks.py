@@ -25,7 +25,9 @@ log = structlog.get_logger(__name__)
 HELD_MAX = 65_536
 # A restore holds up the steps behind it for about this long, or for one block.
 _RESTORE_NS = 50_000_000
-# A disk that is slower than computing is tried again after this time, in seconds.
+# A disk that has lost more than this against computing is slower. A single delay of a busy machine says nothing.
+LOST_NS_MAX = 100_000_000
+# It is tried again after this time, in seconds.
 _SLOW_S = 60.0
 # Times of smaller steps say little about prefilling.
 _PREFILL_ROWS = 64
@@ -38,18 +40,24 @@ _HEADER = struct.Struct("!Q")
 
 @dataclass(frozen=True, slots=True)
 class DiskVerdict:
-    """Whether blocks should be restored, and why."""
+    """Whether more blocks should be read, and why. `lost_ns` is the time that reading has cost beyond computing."""
 
-    is_worth_it: bool
+    lost_ns: int
     reason: str
 
+    @property
+    def is_worth_it(self) -> bool:
+        return self.lost_ns <= LOST_NS_MAX
 
-def judge(read_ns: float, computed_ns: float) -> DiskVerdict:
-    """Compare how long it took to read and to compute the same blocks, in ns. 0 means that it is unknown."""
-    if not computed_ns:
-        return DiskVerdict(is_worth_it=True, reason="the time to compute these blocks is unknown")
-    reason = f"reading took {read_ns / 1e6:.1f} ms, computing took {computed_ns / 1e6:.1f} ms"
-    return DiskVerdict(is_worth_it=read_ns < computed_ns, reason=reason)
+
+def judge(lost_ns: int, read_ns: int, computed_ns: int) -> DiskVerdict:
+    """Compare how long a block took to read and to compute, in ns; 0 means that the latter is unknown.
+
+    `lost_ns` is what earlier blocks have lost. Blocks that were read faster make up for it, but not in advance.
+    """
+    lost_ns = max(0, lost_ns + read_ns - computed_ns) if computed_ns else lost_ns
+    reason = f"reading took {read_ns / 1e6:.1f} ms, computing {computed_ns / 1e6:.1f} ms"
+    return DiskVerdict(lost_ns, f"{reason}; {lost_ns / 1e6:.1f} ms lost")
 
 
 class SavedBlocks:
@@ -69,7 +77,7 @@ class SavedBlocks:
         self._pending: dict[int, dict[int, tuple[str, int]]] = {}
         self._row_ns = 0.0
         self._prefills = 0
-        self._read_ns = self._computed_ns = 0.0
+        self._lost_ns = 0
         self._slow_until_s = 0.0
 
     @property
@@ -173,18 +181,13 @@ class SavedBlocks:
             return False
         self._cache.load_block(slot, block, content, _HEADER.size)
         (computed_ns,) = _HEADER.unpack_from(content)
-        if computed_ns:
-            self._compare(time.perf_counter_ns() - began_ns, computed_ns)
-        return True
-
-    def _compare(self, read_ns: int, computed_ns: int) -> None:
-        self._read_ns = _KEPT * self._read_ns + read_ns
-        self._computed_ns = _KEPT * self._computed_ns + computed_ns
-        verdict = judge(self._read_ns, self._computed_ns)
+        verdict = judge(self._lost_ns, time.perf_counter_ns() - began_ns, computed_ns)
+        self._lost_ns = verdict.lost_ns
         if not verdict.is_worth_it:
+            self._lost_ns = 0
             self._slow_until_s = time.monotonic() + _SLOW_S
-            self._read_ns = self._computed_ns = 0.0
             log.info("KV blocks computed again", reason=verdict.reason, tried_again_in_s=_SLOW_S)
+        return True
 
     def _touch(self, used: list[tuple[str, int]]) -> None:
         def touch() -> None:
