@@ -161,6 +161,7 @@ class BlockFiles:
                 job()
             except MemoryError:  # Without it the block is computed again, no more.
                 log.warning("KV block not saved", reason="out of memory")
+            del job  # It holds a block.
 
     @contextlib.contextmanager
     def _lock(self) -> Iterator[None]:

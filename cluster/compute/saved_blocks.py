@@ -10,6 +10,7 @@ import struct
 import time
 from collections.abc import Collection
 from dataclasses import dataclass
+from importlib.metadata import version
 
 import structlog
 
@@ -23,6 +24,8 @@ from cluster.wire import SAVED_NAME_BYTES, Restore, Save
 log = structlog.get_logger(__name__)
 
 HELD_MAX = 65_536
+# Another version may compute a model differently.
+PROGRAM = version("millrace")
 # A restore holds up the steps behind it for about this long, or for one block.
 _RESTORE_NS = 50_000_000
 # A disk that has lost more than this against computing is slower. A single delay of a busy machine says nothing.
@@ -70,7 +73,7 @@ class SavedBlocks:
         layers = f"{spec.first_layer}-{spec.end_layer} {cache.block_layout}"
         # Some models rotate keys according to the length of the context.
         context = spec.context_tokens if card.path == "compat" or _is_long(card) else 0
-        terms = f"{digest} {spec.precision} {spec.wire} {layers} {context}"
+        terms = f"{PROGRAM} {digest} {spec.precision} {spec.wire} {layers} {context}"
         self._space = hashlib.blake2b(terms.encode(), digest_size=16).hexdigest()
         self._held: dict[str, None] = {}
         # By slot and block: its name and when it was used, in ns since 1970.
@@ -147,11 +150,14 @@ class SavedBlocks:
             log.warning("KV block not saved", reason=str(error))
             return True
 
-        def write() -> None:
-            if self._files.write(self._space, name, content, used_ns):
-                self._held[name] = None
+        # Without `self`: a job that waits for the disk must not keep the KV cache of layers that were dropped.
+        files, space, held = self._files, self._space, self._held
 
-        return self._files.later(write)
+        def write() -> None:
+            if files.write(space, name, content, used_ns):
+                held[name] = None
+
+        return files.later(write)
 
     def restore(self, order: Restore) -> Restore:
         """Fill a slot's blocks from the disk, for a short while. Return the order with the names that are done."""
@@ -190,13 +196,15 @@ class SavedBlocks:
         return True
 
     def _touch(self, used: list[tuple[str, int]]) -> None:
+        files, space, held = self._files, self._space, self._held
+
         def touch() -> None:
             for name, used_ns in used:
-                if not self._files.touch(self._space, name, used_ns):
-                    self._held.pop(name, None)
+                if not files.touch(space, name, used_ns):
+                    held.pop(name, None)
 
         if used:
-            self._files.later(touch)
+            files.later(touch)
 
 
 def _is_long(card: ModelCard) -> bool:

@@ -156,6 +156,8 @@ class LoadedStage:
 
     def _note_saves(self, saved: SavedBlocks, step: wire.Step) -> None:
         for order in step.saves:
+            if len(order.names) > self.model.cache.loaded_stages().get(order.slot, 0):
+                raise ClusterError(f"slot {order.slot} holds fewer than {len(order.names)} blocks to save")
             saved.save(order)
         for move in step.moves:
             saved.forget_slot(move.slot)

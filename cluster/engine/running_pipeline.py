@@ -69,7 +69,7 @@ class Pipeline:
 
     @property
     def computing(self) -> set[Sequence]:
-        """Return the sequences that have rows under way."""
+        """Return the sequences that have rows under way, or are being restored."""
         slots = {slot for sent in self._sent.values() for slot in sent.slots}
         return {sequence for sequence in self.scheduler.running if sequence.slot in slots}
 
@@ -156,7 +156,8 @@ class Pipeline:
         is_known = costs.is_known and not step.restores
         expected_s = costs.step_s(step.rows, step.pairs) if is_known else None
         usual_s = expected_s if costs.has_seen(step.rows) else None
-        self._sent[step.batch] = _Sent(self.clock(), expected_s, usual_s, step.slots, bool(step.replay))
+        slots = [*step.slots, *(order.slot for order in step.restores)]
+        self._sent[step.batch] = _Sent(self.clock(), expected_s, usual_s, slots, bool(step.replay))
         return step, memoryview(array("i", token_ids)).cast("B") if token_ids else b""
 
     def _measure(self, sent: _Sent, took_s: float) -> bool:

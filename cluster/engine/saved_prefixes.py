@@ -68,9 +68,12 @@ class SavedPrefixes:
         return saves
 
     def seek(self, sequence: Sequence) -> None:
-        """Note how much of a sequence behind its computed blocks the stages may have, if that is worth a step."""
+        """Note how much of a sequence behind its computed blocks the stages may have, if that is worth a step.
+
+        What yields is not saved, and its reading would delay other requests.
+        """
         sequence.saved = 0
-        if self.is_on:
+        if self.is_on and not sequence.yields:
             # The last token is computed in any case.
             names = self._names(sequence.block_hashes(len(sequence.tokens) - 1)[_computed_blocks(sequence) :])
             found = next((at for at, name in enumerate(names) if name not in self._known), len(names))

@@ -108,7 +108,9 @@ class Scheduler:
         if sequence.slot >= 0:
             self.running.remove(sequence)
             slot = sequence.slot
-            if self._slots.release(sequence, retain=not sequence.yields):
+            # A stage that has still to be fed with a sequence holds less than was computed of it.
+            is_fed = all(unfed is not sequence for unfed, _, _ in self._replays)
+            if self._slots.release(sequence, retain=is_fed and not sequence.yields):
                 self.saved.save(slot, sequence.block_hashes(sequence.computed))
         elif sequence in self.waiting:
             self.waiting.remove(sequence)
@@ -350,7 +352,7 @@ class Scheduler:
             return None
         for sequence in self.running:
             if sequence.is_restoring:
-                if self._slots.extend(sequence, sequence.saved, spares_newest=sequence.yields):
+                if self._slots.extend(sequence, sequence.saved):
                     return self.saved.question(sequence)
                 sequence.saved = 0  # There is no room for all of it now: it is computed.
         return None

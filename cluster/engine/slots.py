@@ -54,7 +54,7 @@ class Slots:
 
     def match(self, sequence: Sequence) -> tuple[int, int]:
         """Return the slot with the longest prefix of this sequence and its number of blocks; (-1, 0) for none."""
-        return self._prefixes.match(reusable(sequence))
+        return self._prefixes.match(_reusable(sequence))
 
     def place(self, sequence: Sequence, source: int, shared: int) -> bool:
         """Give the sequence a slot, with its first `shared` blocks from `source`.
@@ -205,7 +205,7 @@ def blocks_of(tokens: int) -> int:
     return -(-tokens // BLOCK_TOKENS)
 
 
-def reusable(sequence: Sequence) -> list[bytes]:
+def _reusable(sequence: Sequence) -> list[bytes]:
     """Return the hashes of the blocks that another slot can share. The last token is computed in any case."""
     return sequence.block_hashes(len(sequence.tokens) - 1)
 

@@ -28,6 +28,8 @@ def main(
     files = _open_files(identity, int(float(kv_disk_gb) * 1e9))
     stage = Stage(identity, host, device, pipe.send, files)
     pipe.listen(stage.deliver, stage.stop, stage.vitals)
+    if files:  # Many files take a while: the agent gets signs of life meanwhile.
+        files.start()
     stage.run()
 
 
@@ -37,9 +39,7 @@ def _open_files(identity: Identity, bytes_max: int) -> BlockFiles | None:
     if not bytes_max:
         forget_all(folder)
         return None
-    files = BlockFiles(folder, identity.derive_key("saved blocks"), bytes_max)
-    files.start()
-    return files
+    return BlockFiles(folder, identity.derive_key("saved blocks"), bytes_max)
 
 
 if __name__ == "__main__":

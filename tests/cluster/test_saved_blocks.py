@@ -1,6 +1,8 @@
 """KV caches on disk: whole or absent, bounded, private, and the same tokens as without them."""
 
+import gc
 import time
+import weakref
 from dataclasses import replace as replace_fields
 from pathlib import Path
 from random import Random
@@ -19,6 +21,7 @@ from cluster.compute.saved_blocks import LOST_NS_MAX, SavedBlocks, judge
 from cluster.engine.running_pipeline import warm_up
 from cluster.engine.scheduler import Scheduler
 from cluster.engine.sequence import Sequence
+from cluster.errors import ClusterError
 from cluster.models.manifest import Manifest, read_manifest
 from cluster.models.model_card import KvShape, ModelCard, read_card
 from cluster.models.stage_spec import StageSpec
@@ -117,10 +120,13 @@ def test_the_limit_holds_for_all_processes_together(
         if written:
             assert processes[0].read(SPACE, f"{name:032x}", size) is not None, "what was just written stays"
         if not used_ns % 7:
+            processes[2].close(5)
             processes[2] = block_files(folder, bytes_max)
     smaller = bytes_max // 2
-    block_files(folder, smaller)
+    processes.append(block_files(folder, smaller))
     assert size_of(folder) <= smaller
+    for files in processes:
+        files.close(5)
 
 
 def test_the_least_recently_used_go_first(tmp_path: Path) -> None:
@@ -248,6 +254,22 @@ def test_a_slot_is_saved_while_it_holds_what_its_names_say(tmp_path: Path) -> No
     assert Saved(tmp_path).restore(0, [6]) == []
 
 
+def test_saving_keeps_no_cache_of_dropped_layers(tmp_path: Path) -> None:
+    """The next layers need its memory: the thread that writes must not hold it, also while it waits."""
+    saved = Saved(tmp_path)
+    saved.fill(0, [1])
+    saved.save(0, [1])
+    saved.write_all()
+    saved.save(0, [1])
+    files, cache = saved.files, weakref.ref(saved.cache)
+    while files.names(saved.blocks._space) != [name_of(1).hex()]:
+        time.sleep(0.001)
+    del saved
+    gc.collect()
+    assert cache() is None
+    files.close(5)
+
+
 @pytest.mark.parametrize(
     ("digest", "changed"),
     [
@@ -258,8 +280,8 @@ def test_a_slot_is_saved_while_it_holds_what_its_names_say(tmp_path: Path) -> No
         ("other weights", {}),
     ],
 )
-def test_other_weights_precisions_and_layers_never_match(
-    tmp_path: Path, digest: str, changed: dict[str, Any]
+def test_other_versions_weights_precisions_and_layers_never_match(
+    tmp_path: Path, digest: str, changed: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     saved = Saved(tmp_path)
     saved.fill(0, [1])
@@ -273,6 +295,8 @@ def test_other_weights_precisions_and_layers_never_match(
     bound = replace_fields(CARD, rope=replace_fields(CARD.rope, kind="longrope"))
     spaces = {Saved(tmp_path, spec=spec, card=bound).blocks._space for spec in (SPEC, longer)}
     assert len(spaces) == 2
+    monkeypatch.setattr("cluster.compute.saved_blocks.PROGRAM", "the next version")
+    assert Saved(tmp_path).restore(0, [1]) == []
 
 
 def test_a_slow_disk_is_not_read_again_for_a_while(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -384,6 +408,19 @@ def test_prompts_survive_a_restart_with_the_same_tokens(
     assert answers[0].reused_tokens == 7 * BLOCK_TOKENS
     assert again.ask([*prompt[:300], 7]).reused_tokens == 4 * BLOCK_TOKENS, "from memory"
     again.end()
+
+
+def test_a_stage_refuses_to_save_blocks_that_it_does_not_hold(manifest: Manifest, tmp_path: Path) -> None:
+    """It copies blocks between steps, where an error would end its process."""
+    chain = SavingChain(manifest, 1, tmp_path)
+    chain.ask(prompt_of(100, 1))
+    chain.save_all()
+    [(slot, blocks)] = chain.stages[0].model.cache.loaded_stages().items()
+    for order in (Save(slot, [bytes(16)] * (blocks + 1)), Save(slot + 1, [bytes(16)])):
+        with pytest.raises(ClusterError, match="holds fewer"):
+            chain.stages[0].run(replace(warm_up(1), batch=1, saves=[order]), bytearray())
+        assert not chain.save_next()
+    chain.end()
 
 
 @pytest.mark.usefixtures("any_speed")

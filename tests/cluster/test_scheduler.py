@@ -249,6 +249,48 @@ def test_saved_prefixes_come_back_with_the_same_tokens() -> None:
     assert run.restored > 30
 
 
+def test_a_sequence_that_ends_before_a_lost_stage_was_fed_again_is_not_shared() -> None:
+    """The stage that came back empty holds only a part of it: neither memory nor disk may offer the whole."""
+    scheduler = Scheduler(epoch=1, stages=2, slots=2, kv_blocks=64)
+    run = Run(scheduler, [], set(), Random(1))
+    run.look()
+    first, second = (Sequence([at % 4 for at in range(1000)], 1000, Sampling()) for _ in range(2))
+    scheduler.add(first)
+    while not first.output_tokens:
+        for turn in (run.send, run.advance, run.receive):
+            turn()
+    run.flights.clear()
+    run.stages[1] = Stage(1, scheduler.kv_blocks)
+    scheduler.restart(2, [1])
+    run.send()
+    assert 0 < sum(step.rows for step, _, _ in run.flights) < first.settled
+    scheduler.finish(first)
+    assert not scheduler.saved.has_saves
+    scheduler.add(second)
+    run.wanted[second] = 3
+    while not run.is_over:
+        for turn in (run.send, run.advance, run.receive):
+            turn()
+    expected = second.tokens[:1000]
+    for _ in range(3):
+        expected.append(successor(expected))
+    assert second.tokens == expected
+
+
+@pytest.mark.parametrize("yields", [True, False])
+def test_what_yields_is_neither_saved_nor_restored(yields: bool) -> None:
+    scheduler = Scheduler(epoch=1, stages=1, slots=2, kv_blocks=64)
+    sequence = Sequence(list(range(300)), 300, Sampling(), yields=yields)
+    scheduler.saved.learn(scheduler.saved._names(sequence.block_hashes(256)))
+    scheduler.add(sequence)
+    step, _ = scheduler.next_step() or (None, None)
+    assert step
+    assert bool(step.restores) is not yields
+    list(scheduler.commit(Sampled(1, step.batch, [], [], [1], [4] * len(step.restores))))
+    scheduler.finish(sequence)
+    assert scheduler.saved.has_saves is not yields
+
+
 def test_an_answer_with_more_restored_blocks_than_asked_for_is_refused() -> None:
     scheduler = Scheduler(epoch=1, stages=1, slots=2, kv_blocks=64)
     sequence = Sequence(list(range(300)), 300, Sampling())
