@@ -12,7 +12,7 @@ DEMO_MODEL = Path(__file__).parents[1] / "demo" / "model"
 HIDDEN, INTERMEDIATE, LAYERS, HEADS, KV_HEADS, CONTEXT = 896, 2432, 12, 14, 2, 1024
 
 
-def make_random(folder: Path) -> Path:
+def make_random(folder: Path, context_tokens: int = CONTEXT) -> Path:
     """Write the checkpoint with the demo model's tokenizer. The seed is fixed."""
     folder.mkdir(parents=True, exist_ok=True)
     for file in DEMO_MODEL.glob("*.json"):
@@ -26,7 +26,7 @@ def make_random(folder: Path) -> Path:
         "num_attention_heads": HEADS,
         "num_key_value_heads": KV_HEADS,
         "head_dim": head_dim,
-        "max_position_embeddings": CONTEXT,
+        "max_position_embeddings": context_tokens,
         "tie_word_embeddings": True,
     }
     (folder / "config.json").write_text(json.dumps(config))

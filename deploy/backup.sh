@@ -1,7 +1,7 @@
 #!/bin/sh
 # A backup of a data directory while its gateway runs: backup.sh DATA_FOLDER BACKUP_FOLDER
 # Writes millrace-TIME.tar, which only its owner may read: it holds secrets. KEEP_DAYS (30) is how long older ones stay.
-# How to restore it: docs/admins.md. Models that can be fetched again are left out.
+# How to restore it: docs/admins.md. What can be made again is left out: models, saved KV blocks.
 set -eu
 umask 077
 data=${1:?the data directory}
@@ -37,7 +37,8 @@ done
 # All else: keys, certificates, settings, files of batches. 1 says that a file was written meanwhile, which is no failure.
 tar -C "$data" -cf "$work/.rest" --exclude='*.db' --exclude='*.db-wal' --exclude='*.db-shm' --exclude='*.sock' \
     --exclude=./unbooked.jsonl --exclude=./ledger.checkpoint --exclude=./running.json --exclude=./lock --exclude=./cluster/models \
-    --exclude='./nodes/*/models' --exclude=./node/models . || [ $? -eq 1 ]
+    --exclude='./nodes/*/models' --exclude=./node/models \
+    --exclude='./nodes/*/kv' --exclude=./node/kv . || [ $? -eq 1 ]
 tar -C "$work" -xf "$work/.rest"
 rm "$work/.rest"
 

@@ -165,7 +165,7 @@ async def _local_nodes(
     settings: Settings, folder: DataFolder, controller: Controller
 ) -> AsyncGenerator[LocalNodes]:
     cluster = settings.cluster
-    nodes = LocalNodes(cluster.nodes, folder.nodes, cluster.memory_share, settings.log.style)
+    nodes = LocalNodes(cluster.nodes, folder.nodes, cluster.memory_share, settings.log.style, cluster.kv_disk_gb)
     try:
         yield nodes
     finally:

@@ -115,6 +115,7 @@ async def running_cluster(
     stages: int | None = None,
     goal: Goal = "throughput",
     log_style: str = "json:info",
+    kv_disk_gb: float = 0.0,
 ) -> AsyncIterator[Cluster]:
     """A cluster that serves `model`, cut over all of its nodes unless `stages` are fewer.
 
@@ -124,7 +125,7 @@ async def running_cluster(
         folder / "cluster", precision=precision, slots=slots, expected_nodes=nodes, stages_min=stages, goal=goal
     )
     port = await controller.start("127.0.0.1", 0)
-    local = LocalNodes(nodes, folder / "nodes", log_style=log_style)
+    local = LocalNodes(nodes, folder / "nodes", log_style=log_style, kv_disk_gb=kv_disk_gb)
     try:
         await controller.chat.load_model(str(model))
         await local.start(Target("127.0.0.1", port), [controller.new_token() for _ in range(nodes)])

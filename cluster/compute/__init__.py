@@ -6,6 +6,7 @@ Modules:
                       its rotation
     bert              BERT's encoder and its relatives over packed rows: no padding, texts of any lengths side by
                       side
+    block_files       Encrypted blocks of the KV cache on a node's disk, least recently used first to go
     compat            The compatibility path: any causal model of transformers, of which only one stage's layers
                       exist and run
     compat_attention  Attention of transformers' layers over our own key-value slots, called through its attention
@@ -41,6 +42,8 @@ Modules:
     rows              Rows of activations as bytes on a link, and back: at full width, at half, or as int8 in
                       blocks
     sampler           Sampling on the last stage: penalties, temperature, truncation, and a reproducible draw
+    saved_blocks      The blocks of one stage's KV cache that are on disk, so that prefixes survive the end of the
+                      process
     stage_model       The computation of a stage's layers: one interface over the fast path and the compatibility
                       path
     steps             One stage's work on a step: moves, rows through its layers, and the frame for the next stage

@@ -15,3 +15,11 @@ def pick_device() -> tuple[torch.device, Device | None]:
     if torch.backends.mps.is_available():
         return torch.device("mps"), Device("mps", "Apple GPU", torch.mps.recommended_max_memory())
     return torch.device("cpu"), None
+
+
+def synchronize(device: torch.device) -> None:
+    """Wait until the device has done what it was given. A CPU has."""
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+    elif device.type == "mps":
+        torch.mps.synchronize()

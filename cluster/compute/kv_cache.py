@@ -106,6 +106,49 @@ class KvCache:
         if self._output_dim:
             self._outputs[target][:tokens] = self._outputs[source][:tokens]
 
+    @property
+    def block_bytes(self) -> int:
+        """Return the bytes of a block's keys, values and output rows."""
+        return sum(part.nbytes for part in self._empty_block())
+
+    @property
+    def block_layout(self) -> str:
+        """What decides the meaning of a block's bytes: only a cache with the same layout can load them."""
+        parts = [(list(part.shape), str(part.dtype)) for part in self._empty_block()]
+        return f"{type(self).__name__} {parts}"
+
+    def save_block(self, slot: int, block: int, header: bytes) -> bytearray:
+        """Return the header and a copy of a slot's block, which must be reserved: keys, values and output rows."""
+        kept = self._block(slot, block)
+        content = bytearray(len(header) + sum(part.nbytes for part in kept))
+        content[: len(header)] = header
+        for part, copied in zip(kept, _parts(content, len(header), kept), strict=True):
+            copied.copy_(part)
+        return content
+
+    def load_block(self, slot: int, block: int, content: bytearray, header_bytes: int) -> None:
+        """Fill a slot's block, which must be reserved, from a header and `block_bytes` of content behind it."""
+        kept = self._block(slot, block)
+        for part, copied in zip(kept, _parts(content, header_bytes, kept), strict=True):
+            part.copy_(copied)
+
+    def _block(self, slot: int, block: int) -> list[Tensor]:
+        """Return views of all that a slot's block holds: keys and values of each layer, and output rows."""
+        begin, end = block * BLOCK_TOKENS, (block + 1) * BLOCK_TOKENS
+        outputs = [self._outputs[slot][begin:end]] if self._output_dim else []
+        parts = [*(held[:, begin:end] for held in (*self._keys[slot], *self._values[slot])), *outputs]
+        return [part for part in parts if part.numel()]
+
+    def _empty_block(self) -> list[Tensor]:
+        """Return tensors without memory that have the shapes and dtypes of a block."""
+        keys = [(shape.kv_heads, BLOCK_TOKENS, shape.key_dim) for shape in self._shapes]
+        values = [(shape.kv_heads, BLOCK_TOKENS, shape.value_dim) for shape in self._shapes]
+        parts = [torch.empty(shape, dtype=self._dtype, device="meta") for shape in (*keys, *values)]
+        if self._output_dim:
+            shape = BLOCK_TOKENS, self._output_dim
+            parts.append(torch.empty(shape, dtype=self._output_dtype, device="meta"))
+        return parts
+
     def free(self, slot: int) -> None:
         """Drop everything that the slot holds."""
         for held in (self._blocks, self._capacity, self._keys, self._values, self._outputs):
@@ -141,3 +184,13 @@ class KvCache:
         if held is not None:
             fresh[:, : held.shape[1]] = held
         return fresh
+
+
+def _parts(content: bytearray, offset: int, like: Sequence[Tensor]) -> list[Tensor]:
+    """Return tensors over the bytes from `offset` on, one behind the other, with these shapes and dtypes."""
+    parts = []
+    for tensor in like:
+        flat = torch.frombuffer(content, dtype=torch.uint8, count=tensor.nbytes, offset=offset)
+        parts.append(flat.view(tensor.dtype).view(tensor.shape))
+        offset += tensor.nbytes
+    return parts

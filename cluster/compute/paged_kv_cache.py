@@ -108,6 +108,12 @@ class PagedKvCache(KvCache):
         for held in (*self._all_keys, *self._all_values, *outputs):
             held.index_copy_(0, end, held.index_select(0, begin))
 
+    def _block(self, slot: int, block: int) -> list[Tensor]:
+        begin = self.place(slot, block * BLOCK_TOKENS)
+        outputs = [self._all_outputs] if self._output_dim else []
+        parts = [held[begin : begin + BLOCK_TOKENS] for held in (*self._all_keys, *self._all_values, *outputs)]
+        return [part for part in parts if part.numel()]
+
     def free(self, slot: int) -> None:
         """Drop everything that the slot holds."""
         super().free(slot)

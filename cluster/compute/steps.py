@@ -7,8 +7,10 @@ import torch
 from torch import Tensor
 
 from cluster import wire
+from cluster.compute.devices import synchronize
 from cluster.compute.rows import decode, encode, narrowed, row_bytes
 from cluster.compute.sampler import Draw, Sampler
+from cluster.compute.saved_blocks import SavedBlocks
 from cluster.compute.stage_model import StageModel
 from cluster.errors import ClusterError, FrameInvalid
 from cluster.generation import SampledToken
@@ -20,7 +22,10 @@ from cluster.plans.plan import BLOCK_TOKENS
 
 @dataclass(frozen=True, slots=True)
 class LoadedStage:
-    """A stage's layers with the state of running sequences. `digest` is the manifest's."""
+    """A stage's layers with the state of running sequences. `digest` is the manifest's.
+
+    `saved` is None if this machine saves no blocks.
+    """
 
     digest: str
     spec: StageSpec
@@ -28,6 +33,7 @@ class LoadedStage:
     model: StageModel
     sampler: Sampler
     device: torch.device
+    saved: SavedBlocks | None = None
 
     def forget(self) -> None:
         """Drop the KV cache of all sequences."""
@@ -41,7 +47,7 @@ class LoadedStage:
         began_ns = time.perf_counter_ns()
         self._check(step, len(payload))
         self._prepare(step)
-        rows = self._rows(step, payload)
+        rows = self._measured(self.saved, step, payload) if self.saved else self._rows(step, payload)
         if not self.spec.is_last:
             content = encode(rows, self.spec.wire) if rows is not None else b""
             step.spent_ns.append(time.perf_counter_ns() - began_ns)
@@ -49,9 +55,8 @@ class LoadedStage:
         answers = self._sample(step, rows) if rows is not None and not step.replay else []
         step.spent_ns.append(time.perf_counter_ns() - began_ns)
         tokens = [token for answer in answers for token in answer]
-        return wire.Sampled(
-            step.epoch, step.batch, tokens, [len(answer) for answer in answers], step.spent_ns
-        ), b""
+        counts, restored = [len(answer) for answer in answers], [len(order.names) for order in step.restores]
+        return wire.Sampled(step.epoch, step.batch, tokens, counts, step.spent_ns, restored, step.held), b""
 
     def _check(self, step: wire.Step, payload_bytes: int) -> None:
         """Raise FrameInvalid for wrong lengths and ranges, before they are used.
@@ -76,6 +81,11 @@ class LoadedStage:
             )
             and all(_is_possible(move, spec.slots) for move in step.moves)
             and all(self._is_known(opened) for opened in step.opened)
+            and all(self._fits(order.slot, 0, len(order.names), order.names) for order in step.saves)
+            and all(
+                self._fits(order.slot, order.first_block, order.blocks, order.names) for order in step.restores
+            )
+            and not (step.rows and step.restores)
             and (step.rows > 0 or not step.replay)
             and step.rows <= spec.rows_max
             and sum(step.wanted) <= 2 * spec.slots
@@ -97,6 +107,16 @@ class LoadedStage:
             and len(opened.grammar) <= GRAMMAR_CHARACTERS_MAX
         )
 
+    def _fits(self, slot: int, first_block: int, blocks: int, names: list[bytes]) -> bool:
+        """Tell whether the slot has such blocks, and each name is one."""
+        return (
+            0 <= slot < self.spec.slots
+            and first_block >= 0
+            and len(names) <= blocks
+            and (first_block + blocks) * BLOCK_TOKENS <= self.spec.context_tokens
+            and all(len(name) == wire.SAVED_NAME_BYTES for name in names)
+        )
+
     def _row_bytes(self) -> int:
         return 4 if self.spec.is_first else row_bytes(self.card.hidden, self.spec.wire)
 
@@ -107,12 +127,17 @@ class LoadedStage:
         cache = self.model.cache
         if step.is_reset:
             self._reset(dict(step.census or []))
+        if not step.batch:  # The first step of a pipeline.
+            step.held = self._held(step)
+        if self.saved:
+            self._note_saves(self.saved, step)
         for move in step.moves:
             if move.source < 0:
                 cache.free(move.slot)
                 self.sampler.close(move.slot)
             else:
                 cache.copy(move.source, move.slot, move.tokens)
+        step.restores = [self._restore(order) for order in step.restores]
         if self.spec.is_last:
             for opened in step.opened:
                 self.sampler.open(
@@ -123,18 +148,53 @@ class LoadedStage:
             if counted != held:
                 raise ClusterError(f"the KV cache holds the blocks {held}, the coordinator counts {counted}")
 
+    def _held(self, step: wire.Step) -> list[bytes] | None:
+        """Return the names of the blocks that this stage and all before it have saved; None if one saves nothing."""
+        if self.saved is None or (step.held is None and not self.spec.is_first):
+            return None
+        return self.saved.held(step.held)
+
+    def _note_saves(self, saved: SavedBlocks, step: wire.Step) -> None:
+        for order in step.saves:
+            if len(order.names) > self.model.cache.loaded_stages().get(order.slot, 0):
+                raise ClusterError(f"slot {order.slot} holds fewer than {len(order.names)} blocks to save")
+            saved.save(order)
+        for move in step.moves:
+            saved.forget_slot(move.slot)
+        for slot, start in zip(step.slots, step.starts, strict=True):
+            saved.forget_slot(slot, start // BLOCK_TOKENS)
+
+    def _restore(self, order: wire.Restore) -> wire.Restore:
+        if self.saved:
+            return self.saved.restore(order)
+        self.model.cache.reserve(order.slot, (order.first_block + order.blocks) * BLOCK_TOKENS)
+        return wire.Restore(order.slot, order.first_block, order.blocks, [])
+
     def _reset(self, counted: dict[int, int]) -> None:
         """Hold exactly what the coordinator counts. Computed content of a slot stays.
 
         A slot with more than the count had another owner; the order to free it never reached this stage.
         """
         cache = self.model.cache
+        if self.saved:
+            self.saved.forget_slots()
         for slot, blocks in cache.loaded_stages().items():
             if blocks > counted.get(slot, 0):
                 cache.free(slot)
         for slot, blocks in counted.items():
             cache.reserve(slot, blocks * BLOCK_TOKENS)
         self.sampler.close_all()
+
+    def _measured(self, saved: SavedBlocks, step: wire.Step, payload: bytearray) -> Tensor | None:
+        """Return `_rows`. Tell the saved blocks how long computing takes, which restoring must beat."""
+        if not (self._has_rows(step) and saved.measures(step.rows)):
+            return self._rows(step, payload)
+        synchronize(self.device)
+        began_ns = time.perf_counter_ns()
+        rows = self._rows(step, payload)
+        synchronize(self.device)
+        saved.observe(step.rows, time.perf_counter_ns() - began_ns)
+        return rows
 
     def _rows(self, step: wire.Step, payload: bytearray) -> Tensor | None:
         """Return the rows [rows, hidden] for the next stage or for sampling; None if there are none."""

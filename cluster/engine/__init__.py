@@ -25,6 +25,8 @@ Modules:
     request_table        The table of every request that a coordinator holds, from its ticket to its last event
     running_pipeline     One epoch's pipeline as its coordinator sees it: the steps under way, and whether an
                          answer is late
+    saved_prefixes       The prefixes that the stages have on disk, as the coordinator knows them, and its orders about
+                         them
     scheduler            Continuous batching: which rows of which sequences go into the next micro-batch
     sealing              The part of a step that only the coordinator and the last stage may read, though it passes
                          through every stage

@@ -12,6 +12,7 @@ from cluster.engine.costs import PipelineCosts
 from cluster.engine.pipeline_links import PipelineBroken, PipelineEnd
 from cluster.engine.request_table import RequestTable
 from cluster.engine.running_pipeline import Pipeline, is_warm_up, warm_up
+from cluster.engine.saved_prefixes import SavedPrefixes
 from cluster.engine.scheduler import Scheduler
 from cluster.engine.sequence import Sequence
 from cluster.engine.tickets import Cancelled, Tell, Ticket, prepare_ticket, rejected
@@ -46,6 +47,7 @@ class Coordinator:
         )
         self.pipeline_end = PipelineEnd(identity, host, wire.Sampled, self._inbox.put)
         self.client_port = 0
+        self._name_key = identity.derive_key("names of saved blocks")
         self._table = RequestTable()
         self._order: wire.AssignCoordinator | None = None
         self._broken_epoch = wire.ANY_EPOCH
@@ -170,15 +172,16 @@ class Coordinator:
         everything = set(range(assigned.stages))
         scheduler, fresh = self._last_scheduler, set(order.fresh) | self._unfed_stages
         if scheduler is None or not _suits(scheduler, assigned):
-            scheduler = Scheduler(order.epoch, assigned.stages, assigned.slots, assigned.kv_blocks)
+            saved = SavedPrefixes(self._name_key)
+            scheduler = Scheduler(order.epoch, assigned.stages, assigned.slots, assigned.kv_blocks, saved)
             fresh = everything
         vocabulary = read_card(assigned.manifest.config).vocabulary
         self._pipeline = Pipeline(assigned, vocabulary, scheduler, fresh & everything)
         self.pipeline_end.send(warm_up(order.epoch))
 
-    def _close_pipeline(self, pipeline: Pipeline) -> None:
+    def _close_pipeline(self, pipeline: Pipeline, held: list[bytes] | None) -> None:
         assert self._codec
-        round_trip_ms = pipeline.close()
+        round_trip_ms = pipeline.close(held)
         epoch = pipeline.order.epoch
         log.info(
             "pipeline closed",
@@ -230,7 +233,7 @@ class Coordinator:
         if pipeline is None or sampled.epoch != pipeline.order.epoch:
             return
         if is_warm_up(sampled):
-            self._close_pipeline(pipeline)
+            self._close_pipeline(pipeline, sampled.held)
         else:
             self._table.hand_out(pipeline.commit(sampled))
 

@@ -69,17 +69,18 @@ class Pipeline:
 
     @property
     def computing(self) -> set[Sequence]:
-        """Return the sequences that have rows under way."""
+        """Return the sequences that have rows under way, or are being restored."""
         slots = {slot for sent in self._sent.values() for slot in sent.slots}
         return {sequence for sequence in self.scheduler.running if sequence.slot in slots}
 
-    def close(self) -> float:
+    def close(self, held: list[bytes] | None = None) -> float:
         """Note that the first frame has come back, so that steps may follow.
 
-        Return the pipeline's round trip in ms.
+        `held` are the saved blocks that it found at every stage. Return the pipeline's round trip in ms.
         """
         self.is_closed = True
         self._heard_s = self.clock()
+        self.scheduler.saved.learn(held)
         self.scheduler.restart(self.order.epoch, sorted(self.fresh))
         return 1000 * (self._heard_s - self._began_s)
 
@@ -151,9 +152,12 @@ class Pipeline:
         if self._seal:
             self._seal.close(step)
         costs = self.scheduler.costs
-        expected_s = costs.step_s(step.rows, step.pairs) if costs.is_known else None
+        # How long a disk takes is unknown.
+        is_known = costs.is_known and not step.restores
+        expected_s = costs.step_s(step.rows, step.pairs) if is_known else None
         usual_s = expected_s if costs.has_seen(step.rows) else None
-        self._sent[step.batch] = _Sent(self.clock(), expected_s, usual_s, step.slots, bool(step.replay))
+        slots = [*step.slots, *(order.slot for order in step.restores)]
+        self._sent[step.batch] = _Sent(self.clock(), expected_s, usual_s, slots, bool(step.replay))
         return step, memoryview(array("i", token_ids)).cast("B") if token_ids else b""
 
     def _measure(self, sent: _Sent, took_s: float) -> bool:

@@ -4,6 +4,7 @@
        ^                  |
        +---- preempt -----+     its tokens are kept, its KV cache is computed again
 
+A sequence whose prefix the stages have on disk is restored before its first chunk.
 Sequences join and leave between any two steps. The measured costs of steps decide how many micro-batches are in
 flight, how long prefill chunks are and how many tokens are drafted.
 """
@@ -13,6 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from cluster.engine.costs import PipelineCosts
+from cluster.engine.saved_prefixes import RestoreQuestion, SavedPrefixes
 from cluster.engine.sequence import Sequence
 from cluster.engine.slots import Slots, blocks_of
 from cluster.errors import FrameInvalid
@@ -49,15 +51,19 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class _Flight:
-    """A step under way. A replay rebuilds the KV cache and gives no tokens."""
+    """A step under way. A replay rebuilds the KV cache and gives no tokens. A question has no rows."""
 
     rows: list[Row]
     is_replay: bool = False
+    question: RestoreQuestion | None = None
     # Rows and pairs of the step, from which costs are learned.
     size: tuple[int, int] = (0, 0)
 
     def requested_counts(self) -> list[int]:
         return [row.wanted for row in self.rows if row.wanted]
+
+    def asked_blocks(self) -> list[int]:
+        return [len(self.question.order.names)] if self.question else []
 
 
 @dataclass(slots=True)
@@ -68,6 +74,7 @@ class Scheduler:
     stages: int
     slots: int
     kv_blocks: int
+    saved: SavedPrefixes = field(default_factory=SavedPrefixes)
     waiting: deque[Sequence] = field(default_factory=deque)
     running: list[Sequence] = field(default_factory=list)
     costs: PipelineCosts = field(init=False)
@@ -100,7 +107,11 @@ class Scheduler:
         sequence.finished = True
         if sequence.slot >= 0:
             self.running.remove(sequence)
-            self._slots.release(sequence, retain=not sequence.yields)
+            slot = sequence.slot
+            # A stage that has still to be fed with a sequence holds less than was computed of it.
+            is_fed = all(unfed is not sequence for unfed, _, _ in self._replays)
+            if self._slots.release(sequence, retain=is_fed and not sequence.yields):
+                self.saved.save(slot, sequence.block_hashes(sequence.computed))
         elif sequence in self.waiting:
             self.waiting.remove(sequence)
 
@@ -115,12 +126,16 @@ class Scheduler:
         self.epoch = epoch
         self._in_flight.clear()
         self._replays.clear()
+        self.saved.take_saves()  # Their slots will be given up.
         self._is_reset = True
         is_all_fresh = len(self._fresh) == self.stages
         for sequence in self.running:
             sequence.generation += 1
             sequence.settled = 0 if is_all_fresh else sequence.settled
             sequence.computed = sequence.settled
+            sequence.saved = 0
+            if not sequence.computed:
+                self.saved.seek(sequence)
             if self._fresh:
                 self._replays.extend(
                     (sequence, start, min(CHUNK_TOKENS, sequence.computed - start))
@@ -142,8 +157,10 @@ class Scheduler:
         prefills = any(s.is_prefilling and s.pending and not s.yields for s in self.running)
         if len(self._in_flight) >= (max(groups, self.stages + 1) if prefills else groups):
             return None
+        if question := self._question():
+            return self._step(_Flight([], question=question))
         rows = self._choose(decoding, groups)
-        if not rows and not self._slots.has_moves and not self._is_reset:
+        if not (rows or self._slots.has_moves or self.saved.has_saves or self._is_reset):
             return None
         return self._step(_Flight(rows))
 
@@ -173,6 +190,9 @@ class Scheduler:
         flight = self._in_flight[oldest] if oldest == sampled.batch else None
         requested = flight.requested_counts() if flight else []
         sound = flight and len(sampled.counts) == len(requested) and sum(sampled.counts) == len(sampled.tokens)
+        asked = flight.asked_blocks() if flight else []
+        sound = sound and len(asked) == len(sampled.restored)
+        sound = sound and all(0 <= got <= most for got, most in zip(sampled.restored, asked, strict=True))
         if not flight or not sound or not all(map(_is_possible, sampled.counts, requested)):
             raise FrameInvalid(
                 f"{len(sampled.tokens)} tokens for batch {sampled.batch}, which requested another number"
@@ -180,6 +200,8 @@ class Scheduler:
         del self._in_flight[sampled.batch]
         if learn and flight.rows and not flight.is_replay:
             self.costs.observe(*flight.size, sampled.spent_ns, round_trip_s)
+        if flight.question:
+            self._begin_restored(flight.question, sampled.restored[0])
         return self._commit_rows(flight.rows, sampled)
 
     def check_integrity(self) -> None:
@@ -226,6 +248,8 @@ class Scheduler:
             census=census,
             is_reset=self._is_reset,
             spent_ns=[],
+            saves=self.saved.take_saves(),
+            restores=[flight.question.order] if flight.question else [],
         )
         self._is_reset = False
         self._in_flight[step.batch] = replace(flight, size=(step.rows, step.pairs))
@@ -262,7 +286,7 @@ class Scheduler:
         rows = [self._with_drafts(row, len(rows)) for row in rows]
         budget = self._prefill_budget(rows, decodes=bool(decoding))
         spare = min(budget, self._yielding_budget(rows))
-        for sequence in [sequence for sequence in self.running if sequence.is_prefilling]:
+        for sequence in [s for s in self.running if s.is_prefilling and not s.is_restoring]:
             count = min(spare if sequence.yields else budget, sequence.pending)
             if count > 0 and sequence.slot not in late and self._grant(sequence, count, rows):
                 rows.append(_take(sequence, count))
@@ -319,7 +343,31 @@ class Scheduler:
                 return
             self.waiting.remove(sequence)
             self.running.append(sequence)
+            self.saved.seek(sequence)
             coming |= self._blocks_coming([sequence])
+
+    def _question(self) -> RestoreQuestion | None:
+        """Return what the stages are to restore next. It is one at a time, so that other steps come between."""
+        if any(flight.question for flight in self._in_flight.values()):
+            return None
+        for sequence in self.running:
+            if sequence.is_restoring:
+                if self._slots.extend(sequence, sequence.saved):
+                    return self.saved.question(sequence)
+                sequence.saved = 0  # There is no room for all of it now: it is computed.
+        return None
+
+    def _begin_restored(self, question: RestoreQuestion, blocks: int) -> None:
+        """Continue behind the blocks that every stage has restored. After an answer of 0 the rest is computed."""
+        sequence = question.sequence
+        if not blocks:
+            self.saved.forget(question)
+        if sequence.finished or sequence.generation != question.generation:
+            return
+        if blocks:
+            self._slots.begin_at(sequence, question.order.first_block + blocks)
+        else:
+            sequence.saved = 0
 
     def _blocks_coming(self, sequences: list[Sequence]) -> set[bytes]:
         """Return the hashes of the prompt blocks that these sequences have still to compute."""

@@ -15,7 +15,8 @@ class Sequence:
 
     `computed` positions have been sent through the pipeline, `settled` ones have come back. `tokens_max` is the
     greatest length that the sequence can reach; 0 means unknown, and then nothing is drafted. A sequence that
-    `yields` runs only while no other request needs the pipeline.
+    `yields` runs only while no other request needs the pipeline. The stages may have its first `saved` tokens on disk
+    and are asked for them before anything is computed.
     """
 
     tokens: list[int]
@@ -30,6 +31,7 @@ class Sequence:
     slot: int = -1
     computed: int = 0
     settled: int = 0
+    saved: int = 0
     blocks: int = 0
     # The number of times that its KV cache was thrown away: answers from before the last time are void.
     generation: int = 0
@@ -49,12 +51,17 @@ class Sequence:
         return self.pending > 1 or self.computed == 0
 
     @property
+    def is_restoring(self) -> bool:
+        """Tell whether the stages are to read more of it from disk."""
+        return self.saved > self.computed
+
+    @property
     def output_tokens(self) -> int:
         return len(self.tokens) - self.prompt_tokens
 
     def rewind(self) -> None:
         """Note that no stage holds anything of this sequence."""
-        self.slot, self.blocks, self.computed, self.settled = -1, 0, 0, 0
+        self.slot, self.blocks, self.computed, self.settled, self.saved = -1, 0, 0, 0, 0
         self.generation += 1
 
     def block_hashes(self, tokens: int) -> list[bytes]:

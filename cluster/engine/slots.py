@@ -67,7 +67,7 @@ class Slots:
         if source in self._prefixes.retained and not self._can_copy(source, shared, spared):
             sequence.slot = source
             sequence.blocks = self._prefixes.take(source, shared)
-            self._begin_at(sequence, shared)
+            self.begin_at(sequence, shared)
         elif not self._free and not self._give_up_oldest(source, spared):
             return False
         else:
@@ -76,7 +76,7 @@ class Slots:
                 self._free_blocks -= shared
                 sequence.blocks = shared
                 self._moves.append(Move(sequence.slot, source, shared * BLOCK_TOKENS))
-                self._begin_at(sequence, shared)
+                self.begin_at(sequence, shared)
         self.open(sequence)
         return True
 
@@ -107,18 +107,27 @@ class Slots:
         """Share what the sequence has computed so far, from the next step on."""
         self._prefixes.note(sequence.slot, sequence.block_hashes(sequence.computed))
 
-    def release(self, sequence: Sequence, *, retain: bool) -> None:
-        """Take the sequence out of its slot. Retain the slot for its prefix if that is worth it."""
+    def begin_at(self, sequence: Sequence, blocks: int) -> None:
+        """Note that the sequence's slot holds its first blocks, which were not computed for it."""
+        sequence.computed = blocks * BLOCK_TOKENS
+        if not sequence.output_tokens:  # Tokens computed again after a loss were counted before.
+            sequence.reused_tokens = sequence.computed
+        self.note(sequence)
+
+    def release(self, sequence: Sequence, *, retain: bool) -> bool:
+        """Take the sequence out of its slot. Retain the slot for its prefix if that is worth it, and say so."""
         slot = sequence.slot
         is_unheard = any(opened.slot == slot for opened in self._opened)
         if is_unheard:
             self._opened = deque(opened for opened in self._opened if opened.slot != slot)
         elif retain:
             self.note(sequence)
-        if is_unheard or not retain or not self._prefixes.retain(slot, sequence.blocks):
+        is_retained = not is_unheard and retain and self._prefixes.retain(slot, sequence.blocks)
+        if not is_retained:
             self._prefixes.forget(slot)
             self._give_back(slot, sequence.blocks)
         sequence.slot, sequence.blocks = -1, 0
+        return is_retained
 
     def make_room(self, blocks: int, *spared: int) -> bool:
         """Give up retained slots, oldest first, until `blocks` blocks are free."""
@@ -169,12 +178,6 @@ class Slots:
         has_slot = self._free or self._prefixes.oldest(source, spared) is not None
         room = self.blocks_free - self._prefixes.retained[source]
         return bool(has_slot) and shared <= room and not self._prefixes.holds_no_more_than(source, shared)
-
-    def _begin_at(self, sequence: Sequence, blocks: int) -> None:
-        sequence.computed = blocks * BLOCK_TOKENS
-        if not sequence.output_tokens:  # Tokens computed again after a loss were counted before.
-            sequence.reused_tokens = sequence.computed
-        self.note(sequence)
 
     def _give_up_oldest(self, *spared: int) -> bool:
         slot = self._prefixes.oldest(*spared)

@@ -1,5 +1,6 @@
 """One stage's actor: it is assigned layers, takes steps from upstream and sends the results downstream."""
 
+import contextlib
 import queue
 import threading
 import time
@@ -12,9 +13,11 @@ import torch
 from msgspec.structs import replace
 
 from cluster import wire
+from cluster.compute.block_files import BlockFiles
 from cluster.compute.grammars import Grammars
 from cluster.compute.rows import row_bytes
 from cluster.compute.sampler import Sampler
+from cluster.compute.saved_blocks import SavedBlocks
 from cluster.compute.stage_model import load_stage_model
 from cluster.compute.steps import LoadedStage
 from cluster.engine.pipeline_links import PipelineBroken, PipelineEnd
@@ -35,6 +38,10 @@ INBOX_FRAMES = 64
 # Errors of an order or a step, even if a peer caused them: they end the epoch, not the process.
 _FAILURES = (ClusterError, RuntimeError, MemoryError, OSError, LookupError, ValueError, ArithmeticError)
 SHELF_MAX = 8
+# The pause before a stage looks again whether the disk has caught up, in seconds.
+_BEHIND_S = 0.02
+# The time for saving what was computed last, at the end of the process, in seconds.
+_LAST_SAVES_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +60,21 @@ _Item = wire.Message | Frame | PipelineBroken | _Shelved
 
 
 class Stage:
-    """An actor with one inbox. The thread that reads it also computes; reader threads and the agent only put."""
+    """An actor with one inbox. The thread that reads it also computes; reader threads and the agent only put.
 
-    def __init__(self, identity: Identity, host: str, device: torch.device, report: Report) -> None:
+    Without `files` it saves no blocks.
+    """
+
+    def __init__(
+        self,
+        identity: Identity,
+        host: str,
+        device: torch.device,
+        report: Report,
+        files: BlockFiles | None = None,
+    ) -> None:
         self._device = device
+        self._files = files
         self._report = report
         self._inbox: queue.Queue[_Item | None] = queue.Queue(INBOX_FRAMES)
         self._pipeline_end = PipelineEnd(identity, host, wire.Step, self._inbox.put)
@@ -88,7 +106,7 @@ class Stage:
     def run(self) -> None:
         """Work until `stop`. A failed assignment or step is reported and ends this epoch, not the process."""
         with torch.inference_mode():
-            while (item := self._inbox.get()) is not None:
+            while (item := self._next_item()) is not None:
                 try:
                     self._handle(item)
                 except _FAILURES as error:
@@ -97,7 +115,32 @@ class Stage:
                     if isinstance(item, Frame):
                         # Later steps would read a gap in the KV cache. Leaving tells both neighbours at once.
                         self._pipeline_end.leave()
-        self._pipeline_end.close()
+            self._pipeline_end.close()
+            self._finish_saves()
+
+    def _next_item(self) -> _Item | None:
+        """Wait for the next item. Save blocks while there is none."""
+        while (saved := self._saved) and saved.has_pending:
+            try:
+                return self._inbox.get_nowait()
+            except queue.Empty:
+                pass
+            if not saved.save_next():
+                with contextlib.suppress(queue.Empty):
+                    return self._inbox.get(timeout=_BEHIND_S)
+        return self._inbox.get()
+
+    @property
+    def _saved(self) -> SavedBlocks | None:
+        return self._loaded.saved if self._loaded else None
+
+    def _finish_saves(self) -> None:
+        until_s = time.monotonic() + _LAST_SAVES_S
+        while (saved := self._saved) and saved.has_pending and time.monotonic() < until_s:
+            if not saved.save_next():
+                time.sleep(_BEHIND_S)
+        if self._files:
+            self._files.close(_LAST_SAVES_S)
 
     def _handle(self, item: _Item) -> None:
         match item:
@@ -128,6 +171,7 @@ class Stage:
         self._loaded = loaded = self._take(order) or self._load(order.spec, order.manifest, order.source)
         self._epoch = order.epoch
         self._seal = Seal(order.seal_key) if order.seal_key else None
+        saved_blocks = loaded.saved.look() if loaded.saved else 0
         spec, terms = order.spec, wire.Terms(order.manifest.digest, order.spec.precision)
         self._pipeline_end.expect(
             order.epoch, order.upstream, spec.rows_max * row_bytes(loaded.card.hidden, spec.wire), terms
@@ -137,6 +181,7 @@ class Stage:
             epoch=order.epoch,
             layers=f"{spec.first_layer}-{spec.end_layer - 1}",
             kept=kept,
+            saved_blocks=saved_blocks,
             seconds=round(time.monotonic() - began, 2),
         )
         host, port = self._pipeline_end.host, self._pipeline_end.port
@@ -172,7 +217,8 @@ class Stage:
         model = load_stage_model(card, manifest, spec, open_source(source), self._device)
         grammars = Grammars(Path(source), card.vocabulary) if spec.is_last else None
         sampler = Sampler(card.vocabulary, grammars)
-        return LoadedStage(manifest.digest, spec, card, model, sampler, self._device)
+        saved = SavedBlocks(self._files, card, manifest.digest, spec, model.cache) if self._files else None
+        return LoadedStage(manifest.digest, spec, card, model, sampler, self._device, saved)
 
     def _shelve(self, order: wire.Shelve) -> None:
         """Load a standby on its own thread, so that serving goes on meanwhile."""

@@ -259,7 +259,9 @@ class ChildProcesses:
             case "embedder":
                 return "cluster.engine.embedder_process", [str(self._options.threads)]
             case "stage":
-                return "cluster.engine.stage_process", [str(self._options.threads), str(self._options.share)]
+                options = self._options
+                arguments = [str(options.threads), str(options.share), str(options.kv_disk_gb)]
+                return "cluster.engine.stage_process", arguments
 
     async def _keep_warm(self) -> None:
         """Start a stage process unless one runs. Raise ClusterError if this node is stopping, OSError if it fails."""

@@ -41,11 +41,22 @@ class _LocalNode:
 
 
 class LocalNodes:
-    """`count` node processes that share this machine's cores, and `memory_share` of its memory, evenly."""
+    """`count` node processes that share this machine's cores, and `memory_share` of its memory, evenly.
 
-    def __init__(self, count: int, folder: Path, memory_share: float = 1.0, log_style: str = "json:info") -> None:
+    They also share `kv_disk_gb` of its disk, for saved KV blocks.
+    """
+
+    def __init__(
+        self,
+        count: int,
+        folder: Path,
+        memory_share: float = 1.0,
+        log_style: str = "json:info",
+        kv_disk_gb: float = 0.0,
+    ) -> None:
         self._count = count
         self._memory_share = memory_share
+        self._kv_disk_gb = kv_disk_gb
         self._folder = folder
         self._log_style = log_style
         self._nodes: list[_LocalNode] = []
@@ -61,6 +72,7 @@ class LocalNodes:
                 token=token,
                 threads=compute_threads(self._count),
                 share=self._memory_share / self._count,
+                kv_disk_gb=self._kv_disk_gb / self._count,
                 shares_files=True,
                 log_style=self._log_style,
             )

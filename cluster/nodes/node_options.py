@@ -13,7 +13,7 @@ class NodeOptions(Struct, frozen=True, kw_only=True):
 
     Without a `controller` the node tries the last known address and, with `discovery`, mDNS. `share` is this
     node's part of the machine's memory if several nodes run on one. `shares_files` says that the controller's
-    paths are valid here, so that no files need be fetched.
+    paths are valid here, so that no files need be fetched. Saved KV blocks take at most `kv_disk_gb`; 0 saves none.
     """
 
     name: str
@@ -23,5 +23,6 @@ class NodeOptions(Struct, frozen=True, kw_only=True):
     token: str = ""
     threads: int = 1
     share: float = 1.0
+    kv_disk_gb: float = 0.0
     shares_files: bool = False
     log_style: str = "json:info"

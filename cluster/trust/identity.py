@@ -8,6 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, NewType
 
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
 from cluster.errors import MachineRemoved, PeerRejected
 from runtime.files import replace_file
 
@@ -94,6 +97,11 @@ class Identity:
         if peer.node_id in self.removed():
             raise MachineRemoved(peer.node_id)
         return peer
+
+    def derive_key(self, purpose: str) -> bytes:
+        """Return 32 secret bytes for this purpose, the same as long as the machine has its key. Raise OSError."""
+        secret = (self.folder / KEY_FILE).read_bytes()
+        return HKDF(hashes.SHA256(), 32, salt=None, info=f"millrace {purpose}".encode()).derive(secret)
 
     def _context(self, protocol: int) -> ssl.SSLContext:
         context = ssl.SSLContext(protocol)

@@ -66,7 +66,7 @@ from cluster.wire.presence import (
     Vitals,
     Welcome,
 )
-from cluster.wire.steps import Move, OpenSlot, PipelineHello, Sampled, Step
+from cluster.wire.steps import SAVED_NAME_BYTES, Move, OpenSlot, PipelineHello, Restore, Sampled, Save, Step
 
 __all__ = [
     "ANY_EPOCH",
@@ -78,6 +78,7 @@ __all__ = [
     "ORDER_BYTES_MAX",
     "PAYLOAD_BYTES_MAX",
     "PROTOCOL_VERSION",
+    "SAVED_NAME_BYTES",
     "SEAL_KEY_BYTES",
     "Address",
     "AskAuthority",
@@ -122,7 +123,9 @@ __all__ = [
     "Removed",
     "Renew",
     "Renewed",
+    "Restore",
     "Sampled",
+    "Save",
     "Shelve",
     "Shelved",
     "Step",

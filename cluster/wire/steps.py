@@ -37,6 +37,28 @@ class Move(Struct, frozen=True, array_like=True):
     tokens: int = 0
 
 
+SAVED_NAME_BYTES = 16
+
+
+class Save(Struct, frozen=True, array_like=True):
+    """The order to save a slot's first blocks on disk, under these names, when there is time."""
+
+    slot: int
+    names: list[bytes]
+
+
+class Restore(Struct, frozen=True, array_like=True):
+    """The order to fill `blocks` blocks of a slot, from `first_block` on, from the disk.
+
+    A stage restores as many as it can, and removes the other names: the next stage restores no more than this one.
+    """
+
+    slot: int
+    first_block: int
+    blocks: int
+    names: list[bytes]
+
+
 class Step(Struct, tag=True):
     """One micro-batch on its way through the stages.
 
@@ -52,6 +74,10 @@ class Step(Struct, tag=True):
     `replay` names stages that have lost their KV cache. Rows travel only into these, from the output rows that the
     stages before them have kept. `census` has the (slot, blocks) that a stage must hold. A reset makes a stage
     match it; otherwise a difference is an error.
+
+    `saves` and `restores` concern blocks on the stages' disks. `saves` come before `moves`, `restores` after them, in
+    a step without rows. In a pipeline's first step `held` gathers the names of blocks that every stage has saved; it
+    is None if a stage saves none.
     """
 
     epoch: int
@@ -68,6 +94,9 @@ class Step(Struct, tag=True):
     is_reset: bool
     spent_ns: list[int]
     sealed: bytes = b""
+    saves: list[Save] = []
+    restores: list[Restore] = []
+    held: list[bytes] | None = None
 
     @property
     def rows(self) -> int:
@@ -81,10 +110,15 @@ class Step(Struct, tag=True):
 
 
 class Sampled(Struct, frozen=True, tag=True):
-    """The batch's tokens: `counts[i]` of them, at least one, for the i-th of its groups that are sampled."""
+    """The batch's tokens: `counts[i]` of them, at least one, for the i-th of its groups that are sampled.
+
+    `restored` has the number of blocks that every stage has restored, for each restore of the step.
+    """
 
     epoch: int
     batch: int
     tokens: list[SampledToken]
     counts: list[int]
     spent_ns: list[int]
+    restored: list[int] = []
+    held: list[bytes] | None = None

@@ -16,7 +16,7 @@ from gateway.settings import Settings
 from runtime.data_folder import DataFolder
 from runtime.settings import SettingsInvalid
 
-_FORGOTTEN = ("identity", "controller.json")
+_FORGOTTEN = ("identity", "controller.json", "kv")
 _COPIES = "models"
 
 

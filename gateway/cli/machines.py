@@ -100,6 +100,7 @@ def join(
         discovery=settings.cluster.discovery,
         token=_from_stdin() if token == _STDIN else token,
         threads=threads or compute_threads(),
+        kv_disk_gb=settings.cluster.kv_disk_gb,
         log_style=settings.log.style,
     )
     try:

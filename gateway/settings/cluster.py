@@ -86,6 +86,14 @@ class ClusterSettings(Section):
         True, description="Announce the nodes' port by mDNS if others can reach it; use mDNS when joining."
     )
     memory_share: float = Field(1.0, gt=0, le=1, description="Share of free memory that local nodes may use.")
+    kv_disk_gb: float = Field(
+        0.0,
+        ge=0,
+        le=100_000,
+        description=(
+            "Disk for KV caches of earlier prompts on this machine, in GB, so that they survive a restart; 0 for none."
+        ),
+    )
 
     @model_validator(mode="after")
     def _has_each_name_once(self) -> Self:

@@ -100,6 +100,17 @@ def test_a_pipeline_is_late_by_its_own_pace() -> None:
     assert not scripted.pipeline.lateness()
 
 
+def test_a_request_that_is_being_restored_can_be_the_cause_of_a_break() -> None:
+    pipeline = ScriptedPipeline().pipeline
+    sequence = Sequence([3] * 300, 300, Sampling())
+    pipeline.scheduler.saved.learn(pipeline.scheduler.saved._names(sequence.block_hashes(256)))
+    pipeline.scheduler.add(sequence)
+    step, _ = pipeline.next_frame() or (None, b"")
+    assert step
+    assert step.restores
+    assert pipeline.computing == {sequence}
+
+
 def test_slow_machines_have_more_time() -> None:
     """With steps of half a second, two seconds are no reason to dismiss the pipeline."""
     scripted = ScriptedPipeline()

@@ -1,6 +1,7 @@
 """Continuous batching: sequences join, leave, are preempted or lost, and every token has the right context."""
 
 from collections import defaultdict, deque
+from itertools import takewhile
 from random import Random
 
 import pytest
@@ -10,10 +11,11 @@ from hypothesis import strategies as st
 from cluster.engine.scheduler import Scheduler
 from cluster.engine.sequence import Sequence
 from cluster.engine.slots import blocks_of
+from cluster.errors import FrameInvalid
 from cluster.generation import SampledToken, Sampling
 from cluster.models.stage_spec import CHUNK_TOKENS
 from cluster.plans.plan import BLOCK_TOKENS
-from cluster.wire import MESSAGE_BYTES_MAX, Sampled, Step, encode
+from cluster.wire import MESSAGE_BYTES_MAX, Restore, Sampled, Step, encode
 from tests.examples import examples
 
 
@@ -26,12 +28,13 @@ def successor(context: list[int]) -> int:
 
 
 class Stage:
-    """The content of a real stage: for every slot, the tokens in its KV cache."""
+    """The content of a real stage: for every slot, the tokens in its KV cache, and by name those on its disk."""
 
-    def __init__(self, index: int, blocks: int) -> None:
+    def __init__(self, index: int, blocks: int, disk: dict[bytes, list[int]] | None = None) -> None:
         self.index = index
         self.blocks = blocks
         self.held: dict[int, list[int]] = {}
+        self.disk = {} if disk is None else disk
 
     def run(self, step: Step, rows: list[int]) -> list[int]:
         """Compute `rows`, given as their tokens. Return the tokens of the rows that go to the next stage."""
@@ -43,12 +46,17 @@ class Stage:
             for slot, blocks in step.census:
                 if blocks_of(len(self.held[slot])) > blocks:
                     self.held[slot] = []
+        for save in step.saves:
+            for at, name in enumerate(save.names):
+                block = self.held[save.slot][at * BLOCK_TOKENS : (at + 1) * BLOCK_TOKENS]
+                assert self.disk.setdefault(name, block) == block != []
         for move in step.moves:
             if move.source < 0:
                 self.held.pop(move.slot, None)
             else:
                 assert len(self.held[move.source]) >= move.tokens
                 self.held[move.slot] = self.held[move.source][: move.tokens]
+        step.restores = [self.restore(order) for order in step.restores]
         if step.replay and self.index not in step.replay:
             groups = zip(step.slots, step.starts, step.counts, strict=True)
             return [token for slot, start, count in groups for token in self.held[slot][start : start + count]]
@@ -63,6 +71,15 @@ class Stage:
             "more blocks than the stage has"
         )
         return rows
+
+    def restore(self, order: Restore) -> Restore:
+        """Restore three blocks at most, as a slow disk would, and none behind one that is lost."""
+        names = list(takewhile(self.disk.__contains__, order.names[:3]))
+        held = self.held.setdefault(order.slot, [])
+        start = order.first_block * BLOCK_TOKENS
+        assert start <= len(held)
+        held[start:] = [token for name in names for token in self.disk[name]]
+        return Restore(order.slot, order.first_block, order.blocks, names)
 
     def sample(self, step: Step) -> tuple[list[SampledToken], list[int]]:
         tokens: list[SampledToken] = []
@@ -93,6 +110,7 @@ class Run:
         self.cancels = cancels
         self.chance = chance
         self.doomed: list[Sequence] = []
+        self.restored = 0
         self.wanted: dict[Sequence, int] = {}
         self.got: dict[Sequence, list[int]] = defaultdict(list)
         # Steps under way, oldest first, with their rows for the next stage and the number of passed stages.
@@ -129,8 +147,21 @@ class Run:
             self.flights.clear()
             lost = [stage.index for stage in self.stages if self.chance.random() < 0.5]
             for index in lost:
-                self.stages[index] = Stage(index, self.scheduler.kv_blocks)
+                self.stages[index] = Stage(index, self.scheduler.kv_blocks, self.stages[index].disk)
+            if self.scheduler.saved.is_on:
+                self.look()
             self.scheduler.restart(self.scheduler.epoch + 1, lost)
+
+    def look(self) -> None:
+        """Tell the scheduler what all stages have on disk, as the first step of a pipeline does."""
+        common = set.intersection(*(set(stage.disk) for stage in self.stages))
+        self.scheduler.saved.learn(sorted(common))
+
+    def forget(self) -> None:
+        """Lose a saved block of one stage: its disk is full, or damaged."""
+        stage = self.chance.choice(self.stages)
+        if stage.disk and self.chance.random() < 0.02:
+            del stage.disk[self.chance.choice(sorted(stage.disk))]
 
     def send(self) -> None:
         while work := self.scheduler.next_step():
@@ -155,7 +186,9 @@ class Run:
             step, _, _ = self.flights.popleft()
             tokens, counts = self.answers.pop(step.batch)
             spent_ns = [1000 + 10 * step.rows] * len(self.stages)
-            answer = Sampled(step.epoch, step.batch, tokens, counts, spent_ns)
+            restored = [len(order.names) for order in step.restores]
+            self.restored += sum(restored)
+            answer = Sampled(step.epoch, step.batch, tokens, counts, spent_ns, restored)
             for sequence, token in self.scheduler.commit(answer, 1e-4):
                 self.got[sequence].append(token.token_id)
                 if len(self.got[sequence]) == self.wanted.get(sequence):
@@ -169,17 +202,21 @@ class Run:
     blocks=st.integers(8, 20),
     jobs=st.lists(st.tuples(st.integers(1, 400), st.integers(1, 90)), min_size=1, max_size=12),
     cancels=st.sets(st.integers(0, 11)),
+    saves=st.booleans(),
     seed=st.integers(0, 2**32),
 )
 def test_every_sequence_gets_its_tokens_in_order(
-    stages: int, slots: int, blocks: int, jobs: list[tuple[int, int]], cancels: set[int], seed: int
+    stages: int, slots: int, blocks: int, jobs: list[tuple[int, int]], cancels: set[int], saves: bool, seed: int
 ) -> None:
     scheduler = Scheduler(epoch=1, stages=stages, slots=slots, kv_blocks=blocks)
     run = Run(scheduler, jobs, cancels, Random(seed))
+    if saves:
+        run.look()
     for _ in range(30_000):
         run.arrive()
         run.leave()
         run.lose()
+        run.forget()
         run.send()
         run.advance()
         run.receive()
@@ -193,6 +230,80 @@ def test_every_sequence_gets_its_tokens_in_order(
             expected.append(successor(expected))
         assert run.got[sequence] == expected[sequence.prompt_tokens :]
     assert scheduler.blocks_free == blocks
+
+
+def test_saved_prefixes_come_back_with_the_same_tokens() -> None:
+    """A pipeline that is lost again and again restores most prompts, block by block, from incomplete disks."""
+    scheduler = Scheduler(epoch=1, stages=2, slots=2, kv_blocks=16)
+    run = Run(scheduler, [(400, 5)] * 60, set(), Random(3))
+    run.look()
+    while not run.is_over:
+        for turn in (run.arrive, run.lose, run.forget, run.send, run.advance, run.receive):
+            turn()
+        scheduler.check_integrity()
+    for sequence, output in run.wanted.items():
+        expected = sequence.tokens[: sequence.prompt_tokens]
+        for _ in range(output):
+            expected.append(successor(expected))
+        assert sequence.tokens == expected
+    assert run.restored > 30
+
+
+def test_a_sequence_that_ends_before_a_lost_stage_was_fed_again_is_not_shared() -> None:
+    """The stage that came back empty holds only a part of it: neither memory nor disk may offer the whole."""
+    scheduler = Scheduler(epoch=1, stages=2, slots=2, kv_blocks=64)
+    run = Run(scheduler, [], set(), Random(1))
+    run.look()
+    first, second = (Sequence([at % 4 for at in range(1000)], 1000, Sampling()) for _ in range(2))
+    scheduler.add(first)
+    while not first.output_tokens:
+        for turn in (run.send, run.advance, run.receive):
+            turn()
+    run.flights.clear()
+    run.stages[1] = Stage(1, scheduler.kv_blocks)
+    scheduler.restart(2, [1])
+    run.send()
+    assert 0 < sum(step.rows for step, _, _ in run.flights) < first.settled
+    scheduler.finish(first)
+    assert not scheduler.saved.has_saves
+    scheduler.add(second)
+    run.wanted[second] = 3
+    while not run.is_over:
+        for turn in (run.send, run.advance, run.receive):
+            turn()
+    expected = second.tokens[:1000]
+    for _ in range(3):
+        expected.append(successor(expected))
+    assert second.tokens == expected
+
+
+@pytest.mark.parametrize("yields", [True, False])
+def test_what_yields_is_neither_saved_nor_restored(yields: bool) -> None:
+    scheduler = Scheduler(epoch=1, stages=1, slots=2, kv_blocks=64)
+    sequence = Sequence(list(range(300)), 300, Sampling(), yields=yields)
+    scheduler.saved.learn(scheduler.saved._names(sequence.block_hashes(256)))
+    scheduler.add(sequence)
+    step, _ = scheduler.next_step() or (None, None)
+    assert step
+    assert bool(step.restores) is not yields
+    list(scheduler.commit(Sampled(1, step.batch, [], [], [1], [4] * len(step.restores))))
+    scheduler.finish(sequence)
+    assert scheduler.saved.has_saves is not yields
+
+
+def test_an_answer_with_more_restored_blocks_than_asked_for_is_refused() -> None:
+    scheduler = Scheduler(epoch=1, stages=1, slots=2, kv_blocks=64)
+    sequence = Sequence(list(range(300)), 300, Sampling())
+    scheduler.saved.learn(scheduler.saved._names(sequence.block_hashes(256)))
+    scheduler.add(sequence)
+    step, _ = scheduler.next_step() or (None, None)
+    assert step
+    assert [len(order.names) for order in step.restores] == [4]
+    for restored in ([], [5], [-1], [4, 4]):
+        with pytest.raises(FrameInvalid):
+            scheduler.commit(Sampled(1, step.batch, [], [], [1], restored))
+    list(scheduler.commit(Sampled(1, step.batch, [], [], [1], [4])))
+    assert (sequence.computed, sequence.reused_tokens) == (256, 256)
 
 
 def answer(scheduler: Scheduler, step: Step, spent_ns: int = 1000) -> None:

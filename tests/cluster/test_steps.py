@@ -24,7 +24,7 @@ from cluster.models.manifest import Manifest, read_manifest
 from cluster.models.model_card import Precision, read_card
 from cluster.models.stage_spec import StageSpec, WireFormat
 from cluster.models.store import open_source
-from cluster.wire import Move, OpenSlot, Sampled, Step
+from cluster.wire import Move, OpenSlot, Restore, Sampled, Save, Step
 
 DEMO_MODEL = Path(__file__).parents[2] / "demo" / "model"
 CPU = torch.device("cpu")
@@ -260,16 +260,27 @@ def test_a_stage_refuses_steps_that_contradict_the_plan(manifest: Manifest) -> N
         {"wanted": []}, {"drafts": [[1]]}, {"drafts": [[], []]}, {"moves": [Move(1, 0, 0)]}, {"moves": [Move(8)]},
         {"opened": [OpenSlot(0, Sampling(), [4096], 1)]},
         {"opened": [OpenSlot(0, Sampling(logit_bias={-1: 1.0}), [], 1)]},
+        {"saves": [Save(8, [])]}, {"saves": [Save(0, [b"../../identity"])]}, {"saves": [Save(0, [bytes(16)] * 17)]},
+        {"restores": [Restore(0, 0, 1, [bytes(16)])]},
     ]  # fmt: skip
+    restores = [Restore(-1, 0, 1, []), Restore(0, -1, 1, []), Restore(0, 15, 2, []), Restore(0, 0, 0, [bytes(16)])]
+    restores.append(Restore(0, 0, 1, [b"../../identity"]))
+    rowless: dict[str, Any] = {"slots": [], "starts": [], "counts": [], "wanted": [], "opened": []}
     with torch.inference_mode():
         for change in bad:
             with pytest.raises(FrameInvalid):
                 stage.run(Step(**(good | change)), payload)
+        for restore in restores:
+            with pytest.raises(FrameInvalid):
+                stage.run(Step(**(good | rowless | {"restores": [restore]})), bytearray())
         with pytest.raises(FrameInvalid, match="vocabulary"):
             stage.run(Step(**good), bytearray(b"\xff" * 8))
         with pytest.raises(ClusterError, match="coordinator counts"):
             stage.run(Step(**(good | {"census": [(0, 3)]})), payload)
         stage.run(Step(**good), payload)
+        nothing = stage.run(Step(**(good | rowless | {"restores": [Restore(1, 0, 1, [bytes(16)])]})), bytearray())
+        assert isinstance(nothing[0], Sampled)
+        assert nothing[0].restored == [0], "a stage without saved blocks restores none"
 
 
 def test_a_sealed_part_opens_only_as_it_was_closed() -> None:

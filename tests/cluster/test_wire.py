@@ -39,6 +39,9 @@ def step(**changes: object) -> wire.Step:
         "census": [(0, 3)],
         "is_reset": True,
         "spent_ns": [12],
+        "saves": [wire.Save(3, [b"n" * 16])],
+        "restores": [wire.Restore(2, 1, 4, [b"m" * 16])],
+        "held": [b"h" * 16],
     }
     return wire.Step(**fields | changes)  # type: ignore[arg-type]
 
@@ -47,7 +50,7 @@ def step(**changes: object) -> wire.Step:
     "message",
     [
         step(),
-        wire.Sampled(3, 9, [SampledToken(5, -0.25)], [1], [1, 2]),
+        wire.Sampled(3, 9, [SampledToken(5, -0.25)], [1], [1, 2], [3], [b"h" * 16]),
         wire.Connect(1, "stage", wire.Address(NodeId("n"), "::1", 5)),
         wire.Failed(1, "coordinator", "for a reason"),
         wire.Shelved(3, SPEC, ok=False, reason="no room"),
