@@ -237,7 +237,6 @@ class Shop:
             good=seller.tally.good,
             bad=seller.tally.bad + seller.anomalies,
             at_s=seller.tally.at_s,
-            ttft_p90_s=seller.ttft_p90_s,
             is_probation=offering.is_probation,
             is_broken=offering.seller in broken,
             tier=self._believed(offering.seller, listing).tier,

@@ -15,7 +15,7 @@ from market.protocol.identity.keys import identity_of
 from market.protocol.identity.pseudonyms import pseudonym_for
 from market.protocol.listings.listing import Listing, is_on_offer, read_listing
 from market.protocol.listings.prices import cost_nano
-from market.protocol.matching.candidate import Candidate, Need
+from market.protocol.matching.candidate import Candidate
 from market.protocol.matching.caps import LearnedCap
 from market.protocol.matching.choice import choose
 from market.protocol.matching.track import Track
@@ -49,7 +49,7 @@ def found_listing(record: Record) -> Listing:
 def chosen(record: Record, listing: Listing) -> None:
     cap = LearnedCap.of(listing.capacity.slots)
     candidate = Candidate(record.digest, SELLER, cost_nano(listing.pricing, *TOKENS), Track(), cap)
-    choice = choose([candidate], Need(), lambda: 0.5)
+    choice = choose([candidate], lambda: 0.5)
     assert choice is not None
     assert choice.candidate.listing == record.digest
 
