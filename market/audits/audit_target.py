@@ -12,10 +12,7 @@ BOOKED_AT_ONCE = 32
 
 @dataclass(frozen=True, slots=True)
 class AuditTarget:
-    """A listing as the buyer knows it now. Its claims are part of its id, so a new model starts over.
-
-    `tells` is whether it returns log probabilities on request.
-    """
+    """A listing as the buyer knows it now. Its claims are part of its id, so a new model starts over."""
 
     listing: str
     seller: str
@@ -24,7 +21,6 @@ class AuditTarget:
     weights: str
     quantization: str
     is_probation: bool
-    tells: bool = False
 
     @property
     def id(self) -> str:
