@@ -9,8 +9,6 @@ Modules:
     canary_factory      Make canaries: prompts on which trusted engines agree
     confirmation        Ask a trusted engine what a suspended seller failed: without that confirmation, no seller
                         loses money
-    cost_reporter       Book what audits cost, from the buyer's process into the ledger: each once, even if either
-                        of them crashes
     findings_publisher  Publish the findings of this gateway's audits under its own identity
     own_engine          Our own gateway as a trusted engine: asked as a preemptible request, which only our own
                         machines serve

@@ -1,13 +1,10 @@
-"""An audit's target: a listing and what it claims to be; and an audit's cost."""
+"""An audit's target: a listing and what it claims to be."""
 
 from dataclasses import dataclass
 from hashlib import sha256
 
-from msgspec import Struct
-
 AUDIT_ID = "audit-"
 """The prefix of audits' request ids; no caller's request id has it."""
-BOOKED_AT_ONCE = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,17 +23,3 @@ class AuditTarget:
     def id(self) -> str:
         listed = "\n".join((self.seller, self.model, self.weights, self.quantization))
         return sha256(listed.encode()).hexdigest()
-
-
-class Cost(Struct, frozen=True):
-    """The cost of one audit by our own receipts, in nano-USD."""
-
-    id: str
-    seller: str
-    amount_nano: int
-
-
-class Costs(Struct, frozen=True):
-    """The buyer process's report to the gateway."""
-
-    audits: tuple[Cost, ...] = ()

@@ -13,7 +13,6 @@ from sqlalchemy.dialects.sqlite import insert as upsert
 from market.audits.audit_target import AUDIT_ID
 from market.buyer.tables import (
     VERSION,
-    booked_table,
     channel_table,
     fact_table,
     job_table,
@@ -103,9 +102,8 @@ class BuyingStore:
         """Store a job; on disk when this returns. Raises IntegrityError if the number was used."""
         with self._engine.begin() as connection:
             connection.execute(insert(job_table).values(**begun._asdict(), began_ms=now_ms()))
-            if not begun.request_id.startswith(AUDIT_ID):
-                unbooked = upsert(unbooked_table).values(request_id=begun.request_id)
-                connection.execute(unbooked.on_conflict_do_nothing())
+            unbooked = upsert(unbooked_table).values(request_id=begun.request_id)
+            connection.execute(unbooked.on_conflict_do_nothing())
 
     def note_progress(self, begun: BegunJob, progress: bytes) -> None:
         """Store what has come of a job so far, in case this process dies before its end."""
@@ -165,7 +163,7 @@ class BuyingStore:
             connection.execute(delete(unsubmitted_table).where(*here))
 
     def owed(self, after: str, serving: Collection[str], count: int, now_ms: int) -> Sequence[Row[Any]]:
-        """Return the cost of requests not yet confirmed as booked, without audits and requests still being served.
+        """Return the cost of requests and audits not yet confirmed as booked, without those still being served.
 
         `died` counts jobs during which an earlier process died. Those without a receipt for a day never get one.
         """
@@ -173,11 +171,14 @@ class BuyingStore:
         query = (
             select(
                 request_id,
-                func.coalesce(func.sum(amount), 0).label("amount_nano"),
-                func.min(job_table.c.began_ms).label("began_ms"),
-                func.sum(case((or_(amount.is_(None), job_table.c.flags == DIED), 1), else_=0)).label("died"),
+                func.coalesce(func.sum(amount), 0),
+                func.min(job_table.c.began_ms),
+                func.sum(case((or_(amount.is_(None), job_table.c.flags == DIED), 1), else_=0)),
+                func.coalesce(func.min(channel_table.c.seller), ""),
             )
             .join(job_table, job_table.c.request_id == request_id)
+            # Credit lines are no channels.
+            .join(channel_table, channel_table.c.id == job_table.c.channel, isouter=True)
             .where(request_id > after, request_id.not_in(serving))
             .group_by(request_id)
             .having(or_(func.count(amount) == func.count(), func.max(job_table.c.began_ms) < now_ms - _DAY_MS))
@@ -193,31 +194,6 @@ class BuyingStore:
         """Return what audits that began after `since_ms` cost, in nano-USD."""
         amount = func.coalesce(func.sum(job_table.c.amount_nano), 0)
         return int(self._read(select(amount).where(*_OF_AUDIT, job_table.c.began_ms > since_ms))[0][0])
-
-    def unbooked_audits(self, count: int, now_ms: int, after: str = "") -> Sequence[Row[Any]]:
-        """Return ended audits after this id that cost something and are not confirmed as booked.
-
-        An audit without an end for a day never gets one: we died during it and signed for nothing.
-        """
-        columns, amount = job_table.c, func.sum(job_table.c.amount_nano)
-        seller = func.min(channel_table.c.seller).label("seller")
-        query = (
-            select(columns.request_id, seller, amount.label("amount_nano"))
-            .join(channel_table, channel_table.c.id == columns.channel)
-            .where(*_OF_AUDIT, columns.request_id > after)
-            .where(columns.request_id.not_in(select(booked_table.c.request_id)))
-            .group_by(columns.request_id)
-            .having(amount > 0)
-            .having(
-                or_(func.count(columns.amount_nano) == func.count(), func.max(columns.began_ms) < now_ms - _DAY_MS)
-            )
-        )
-        return self._read(query.order_by(columns.request_id).limit(count))
-
-    def note_booked(self, request_ids: Iterable[str]) -> None:
-        with self._engine.begin() as connection:
-            for each in request_ids:
-                connection.execute(upsert(booked_table).values(request_id=each).on_conflict_do_nothing())
 
     def tracks(self) -> Sequence[Row[Any]]:
         return self._read(select(track_table))
@@ -249,8 +225,6 @@ class BuyingStore:
             while self._prune_jobs(*over, is_booked) == PRUNED_AT_ONCE:
                 pass
         with self._engine.begin() as connection:
-            known = select(job_table.c.request_id)
-            connection.execute(delete(booked_table).where(booked_table.c.request_id.not_in(known)))
             is_empty = channel_table.c.id.not_in(select(job_table.c.channel))
             connection.execute(delete(channel_table).where(channel_table.c.id.in_(ended), is_empty))
             channels = select(channel_table.c.id)

@@ -14,15 +14,16 @@ from accounting.ledger.balances import balance
 from accounting.ledger.postings import Posted, Posting
 from gateway.lanes.market.draw import drawn, excluded
 from gateway.lanes.market.lane import MarketLane
-from market.audits.audit_target import AuditTarget
+from market.audits.audit_target import AUDIT_ID, AuditTarget
 from market.audits.confirmation import confirm_failures
-from market.audits.cost_reporter import AuditCostReporter
 from market.audits.findings_publisher import FindingsPublisher
 from market.audits.own_engine import EngineAnswer
 from market.audits.probe_store import ProbeStore
 from market.audits.probes import Probe, sold_as
 from market.buyer.audits import Audits
 from market.buyer.orders import BuyerLimits
+from market.buyer.owed import Owed
+from market.buyer.owed_reconciler import OwedReconciler
 from market.network.identity import OwnIdentity
 from market.protocol.audits.canaries import Canary, freeze_texts
 from market.protocol.audits.evidence import PASSED_MIN
@@ -105,7 +106,8 @@ async def test_who_sells_another_model_gets_nothing_more(tmp_path: Path) -> None
         store = market.app.buyer._means.store
         spent_nano = store.audits_nano(0)
         assert spent_nano > 0
-        assert sum(row.amount_nano for row in store.unbooked_audits(10**4, 0)) == spent_nano
+        owed = [Owed(*row) for row in store.owed("", (), 10**4, 0)]
+        assert sum(each.amount_nano for each in owed if each.id.startswith(AUDIT_ID)) == spent_nano
     # It is remembered, and it is the owner who forgives.
     async with stalls(tmp_path, {}, {"texts": ELSE}, **given) as market:
         honest, cheat = market.sellers
@@ -211,16 +213,19 @@ async def test_what_audits_cost_is_booked_once(tmp_path: Path) -> None:
 
         async def book(posting: Posting) -> Posted:
             # The first one is refused, as often as it comes, until there was another.
+            assert posting.idem_key.startswith(f"audit:{AUDIT_ID}")
             if not booked and posting.idem_key in (refused[:1] or [posting.idem_key]):
                 refused.append(posting.idem_key)
                 raise IdempotencyConflict(posting.idem_key)
             booked.append(posting)
             return await ledger.book(posting)
 
-        booking = AuditCostReporter(lane.ask_buyer, book)
+        bookkeeper = market.running.services.bookkeeper
+        booking = OwedReconciler(lane.ask_buyer, book, ledger.look, lambda: bookkeeper.is_behind)
         for _ in range(REQUESTS_MAX):
             assert (await market.ask()).status == 200
-            if await booking.book_all():
+            await booking.book_all()
+            if booked:
                 break
         while await booking.book_all():
             pass
