@@ -1,7 +1,7 @@
 """An audit's request to one listing, through the buyer's process: sealed, vouched for and paid like any other."""
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any
 from uuid import uuid4
 
 import httpx
@@ -15,14 +15,7 @@ class Unanswered(Exception):
     """No answer came, for whatever reason; an audit does not judge that."""
 
 
-class AuditClient(Protocol):
-    async def ask(self, listing: str, request: Mapping[str, Any], ceiling_nano: int) -> str:
-        """Send an OpenAI chat request to a listing (by its digest), at most for `ceiling_nano` nano-USD. Return the
-        answer's text. Raises Unanswered.
-        """
-
-
-class BuyerAuditClient:
+class AuditClient:
     """Asks the buyer's application, by ASGI or over its unix socket, as the gateway does for its callers."""
 
     def __init__(self, transport: httpx.AsyncBaseTransport, timeout_s: float = 300.0) -> None:
@@ -32,9 +25,8 @@ class BuyerAuditClient:
         await self._client.aclose()
 
     async def ask(self, listing: str, request: Mapping[str, Any], ceiling_nano: int) -> str:
-        """Buy one answer of a listing for at most `ceiling_nano`, and return its text.
-
-        Raises Unanswered if no valid answer comes.
+        """Send an OpenAI chat request to a listing (by its digest), at most for `ceiling_nano` nano-USD. Return the
+        answer's text. Raises Unanswered if no valid answer comes.
         """
         headers = {
             "x-request-id": f"{AUDIT_ID}{uuid4().hex}",

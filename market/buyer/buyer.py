@@ -11,7 +11,7 @@ from market.buyer.channels import ChannelState
 from market.buyer.credit import BuyerCredit
 from market.buyer.errors import SellerBusy, SellerFailed, SellerRefuses
 from market.buyer.market_request import MarketRequest
-from market.buyer.owed import OWED_AT_ONCE, Owed, OwedPage
+from market.buyer.owed import OWED_AT_ONCE, OwedPage
 from market.buyer.purchasable_listing import PurchasableListing
 from market.buyer.purchase import Bought, Purchase, PurchaseServices, tell_of
 from market.buyer.purchase_request import PurchaseRequest
@@ -125,10 +125,9 @@ class Buyer:
         """Return the cost of finished requests after this id that the ledger may lack."""
         serving = list(self._serving)
         now_ms = self._sellers.now_ms()
-        rows = await asyncio.to_thread(self._means.store.owed, after, serving, OWED_AT_ONCE, now_ms)
+        page = await asyncio.to_thread(self._means.store.owed, after, serving, OWED_AT_ONCE, now_ms)
         # The request may have begun another job meanwhile.
-        ended = [row for row in rows if row.request_id not in self._serving]
-        return OwedPage(tuple(Owed(*row) for row in ended))
+        return OwedPage(tuple(owed for owed in page if owed.id not in self._serving))
 
     async def forget_owed(self, request_ids: list[str]) -> None:
         """Forget requests that the ledger has."""

@@ -11,6 +11,7 @@ from sqlalchemy import Row, case, delete, func, insert, literal, or_, select, tu
 from sqlalchemy.dialects.sqlite import insert as upsert
 
 from market.audits.audit_target import AUDIT_ID
+from market.buyer.owed import Owed
 from market.buyer.tables import (
     VERSION,
     channel_table,
@@ -162,7 +163,7 @@ class BuyingStore:
         with self._engine.begin() as connection:
             connection.execute(delete(unsubmitted_table).where(*here))
 
-    def owed(self, after: str, serving: Collection[str], count: int, now_ms: int) -> Sequence[Row[Any]]:
+    def owed(self, after: str, serving: Collection[str], count: int, now_ms: int) -> list[Owed]:
         """Return the cost of requests and audits not yet confirmed as booked, without those still being served.
 
         `died` counts jobs during which an earlier process died. Those without a receipt for a day never get one.
@@ -183,7 +184,7 @@ class BuyingStore:
             .group_by(request_id)
             .having(or_(func.count(amount) == func.count(), func.max(job_table.c.began_ms) < now_ms - _DAY_MS))
         )
-        return self._read(query.order_by(request_id).limit(count))
+        return [Owed(*tuple(row)) for row in self._read(query.order_by(request_id).limit(count))]
 
     def forget_owed(self, request_ids: Collection[str]) -> None:
         """Forget requests that are booked."""

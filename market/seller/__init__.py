@@ -2,8 +2,6 @@
 
 Modules:
     accounts           Channels that buyers have here: read from the file on first use, with what runs on them now
-    address            The address where buyers reach this seller, as its listings state it; the tunnel or pull
-                       task sets it
     agent              The seller, assembled: everything that lives as long as its process, and the order in which
                        it stops
     answer_stream      Serve an answer from its first event to its final receipt, which is signed whatever happens
@@ -21,7 +19,6 @@ Modules:
     denied_prompts     Show prompts that their buyers deny to the marketplace, which counts them and books their cost
     gateway_request    Check a buyer's request before any model is used: known fields, text only, no longer than
                        paid for
-    http_carrier       Answer on the buyer's own HTTP request, and the server's side of its connection
     job_handler        Serve one job from its bytes to its final receipt
     live_listings      Listings that are still valid: a voucher is accepted for any listing that has not expired,
                        at its prices

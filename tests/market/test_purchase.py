@@ -112,6 +112,6 @@ def test_a_purchase_from_listing_to_posting() -> None:
 
 def assert_posts(due: Due, terms: ChannelTerms) -> None:
     """The ledger books the amount as it is."""
-    order = rules.PurchaseHold("a1", "ann", (HeldPart("user:ann:paid", 10**6, 7),), 2**62)
+    order = rules.PurchaseHold("a1", (HeldPart("user:ann:paid", 10**6, 7),))
     posting = rules.capture(order, rules.SellerBill(terms.seller, due.amount_nano, 500))
     assert sum(leg.amount_nano for leg in posting.legs if leg.debit == "user:ann:paid") == due.amount_nano

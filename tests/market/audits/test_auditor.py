@@ -13,7 +13,7 @@ import msgspec
 import pytest
 import uvicorn
 
-from market.audits.audit_client import BuyerAuditClient, Unanswered
+from market.audits.audit_client import AuditClient, Unanswered
 from market.audits.audit_target import AuditTarget
 from market.audits.auditor import Auditor
 from market.audits.canary_factory import freeze_canaries
@@ -59,13 +59,13 @@ class Buyer:
 
 
 @asynccontextmanager
-async def buyer_at(path: Path) -> AsyncGenerator[BuyerAuditClient]:
+async def buyer_at(path: Path) -> AsyncGenerator[AuditClient]:
     server = uvicorn.Server(uvicorn.Config(Buyer(), uds=str(path), log_level="error", lifespan="off"))
     task = asyncio.create_task(server.serve())
     async with asyncio.timeout(60):
         while not server.started:
             await asyncio.sleep(0.01)
-    asking = BuyerAuditClient(httpx.AsyncHTTPTransport(uds=str(path)))
+    asking = AuditClient(httpx.AsyncHTTPTransport(uds=str(path)))
     try:
         yield asking
     finally:

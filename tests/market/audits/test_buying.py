@@ -22,7 +22,6 @@ from market.audits.probe_store import ProbeStore
 from market.audits.probes import Probe, sold_as
 from market.buyer.audits import Audits
 from market.buyer.orders import BuyerLimits
-from market.buyer.owed import Owed
 from market.buyer.owed_reconciler import OwedReconciler
 from market.network.identity import OwnIdentity
 from market.protocol.audits.canaries import Canary, freeze_texts
@@ -106,7 +105,7 @@ async def test_who_sells_another_model_gets_nothing_more(tmp_path: Path) -> None
         store = market.app.buyer._means.store
         spent_nano = store.audits_nano(0)
         assert spent_nano > 0
-        owed = [Owed(*row) for row in store.owed("", (), 10**4, 0)]
+        owed = store.owed("", (), 10**4, 0)
         assert sum(each.amount_nano for each in owed if each.id.startswith(AUDIT_ID)) == spent_nano
     # It is remembered, and it is the owner who forgives.
     async with stalls(tmp_path, {}, {"texts": ELSE}, **given) as market:
