@@ -1,4 +1,4 @@
-"""Make canaries: prompts to which one of our own machines with the model gives the same answer twice."""
+"""Make canaries: prompts that one of our own machines with the model answers twice alike."""
 
 from collections.abc import Iterable
 from hashlib import sha256
@@ -12,8 +12,8 @@ from market.protocol.audits.canaries import Canary, freeze, freeze_texts
 async def freeze_canaries(sold_as: str, model: str, prompts: Iterable[str], engine: Engine) -> list[Probe]:
     """Return the canaries that prompts make for listings of a kind (`probes.sold_as`).
 
-    Prompts are our own traffic with consent, or templates of it. An engine that gives two answers to a prompt is no
-    reference for it.
+    Prompts are our own traffic with consent, or templates of it. Each is asked twice: an
+    engine whose answers begin differently is no reference.
     """
     probes = []
     for prompt in prompts:

@@ -9,7 +9,7 @@ class Owed(msgspec.Struct, frozen=True):
     """One finished request: what its jobs cost by our own receipts, in nano-USD.
 
     `died` counts the jobs during which the buyer's process died. The next process signed for what was written down
-    by then; the caller may have received more. `seller` is the identity of the only seller of an audit.
+    by then; the caller may have received more. `seller` is one of its sellers; an audit has only this one.
     """
 
     id: str

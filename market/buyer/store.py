@@ -7,7 +7,22 @@ from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from sqlalchemy import Row, case, delete, func, insert, literal, or_, select, tuple_, update
+from sqlalchemy import (
+    Connection,
+    Row,
+    case,
+    column,
+    delete,
+    func,
+    insert,
+    inspect,
+    literal,
+    or_,
+    select,
+    table,
+    tuple_,
+    update,
+)
 from sqlalchemy.dialects.sqlite import insert as upsert
 
 from market.audits.audit_target import AUDIT_ID
@@ -67,6 +82,8 @@ class BuyingStore:
 
     def __init__(self, path: Path) -> None:
         self._engine = open_file(path, metadata.sorted_tables, VERSION)
+        with self._engine.begin() as connection:
+            _take_over_audits(connection)
         self._opened_ms = now_ms()
 
     def close(self) -> None:
@@ -243,10 +260,21 @@ class BuyingStore:
             return connection.execute(query).all()
 
 
+def _take_over_audits(connection: Connection) -> None:
+    """List the unbooked audits of an older database, which lists the booked ones instead."""
+    booked = table("booked_audit", column("request_id"))
+    if not inspect(connection).has_table(booked.name):
+        return
+    audits = select(job_table.c.request_id).where(*_OF_AUDIT).distinct()
+    unbooked = audits.where(job_table.c.request_id.not_in(select(booked.c.request_id)))
+    connection.execute(insert(unbooked_table).from_select(["request_id"], unbooked))
+    connection.exec_driver_sql(f"DROP TABLE {booked.name}")
+
+
 def _job(begun: Any) -> Any:
-    table = job_table.c
+    columns = job_table.c
     return update(job_table).where(
-        table.channel == begun.channel, table.lane == begun.lane, table.seq == begun.seq
+        columns.channel == begun.channel, columns.lane == begun.lane, columns.seq == begun.seq
     )
 
 

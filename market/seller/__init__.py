@@ -8,8 +8,7 @@ Modules:
                        in between
     app                The agent's HTTP application: a short list of exact paths, each with a maximum body size
     callers            Limits on callers of the agent, per network and in total
-    carrier            The transport of one job's answer: the buyer's own HTTP request, or a relay that the seller
-                       polls for work
+    carrier            One job's answer on the buyer's own HTTP request, and the server's side of its connection
     channel_submitter  Submit what was signed on channels to the marketplace, in any order, until it knows everything
     chunks             Rewrite our own gateway's chunks for buyers: only known fields, in pieces that can be sealed
     credit             Check a job's backing: an allocation to us by a trusted marketplace, or a credit line that we

@@ -117,7 +117,10 @@ class Tunnel:
             log.info("tunnel.open", address=address, version=self._version, protocol=self._protocol)
             self._tell(address)
             await self._watch(process, address)
-        except asyncio.CancelledError:
+        except TunnelFailed:
+            raise
+        except BaseException:
+            # No other attempt follows, and ending cloudflared takes a while.
             self._tell(None, "the tunnel is being closed")
             raise
         finally:

@@ -38,7 +38,7 @@ class Engine:
     model: StageModel
 
     def answers(self, prompts: Sequence[Sequence[int]], tokens: int) -> list[tuple[GreedyToken, ...]]:
-        """Its most probable next tokens up to the end of each answer, with their log-probabilities."""
+        """Its most probable next tokens up to the end of each answer, with their margins."""
         with torch.inference_mode():
             firsts = range(0, len(prompts), SLOTS)
             return [each for first in firsts for each in self._together(prompts[first : first + SLOTS], tokens)]

@@ -95,6 +95,9 @@ def test_texts_alone_make_a_canary_too() -> None:
 def test_nothing_is_frozen_that_honest_engines_disagree_about() -> None:
     otherwise = (*REFERENCE[:2], GreedyToken(" makes", 1.0), *REFERENCE[3:])
     assert freeze("p", [REFERENCE, otherwise]) is None
+    sure = tuple(GreedyToken(each.token, 1.0) for each in REFERENCE)
+    assert freeze("p", [sure, sure]) is not None
+    assert freeze("p", [sure, (*sure[:6], GreedyToken(" makes", 1.0), *sure[7:])]) is None
     unsure = tuple(GreedyToken(each.token) for each in REFERENCE)
     assert freeze("p", [unsure]) is None
 

@@ -1,4 +1,4 @@
-"""The catalogue of cheats, with real models behind the audits: who is caught, how soon, and who never is.
+"""The catalogue of cheats, with real models behind the audits: who is caught, and how soon.
 
 The short run draws 60 sellers of each kind from a dozen canaries, the long one 400 from some two hundred.
 """
@@ -45,7 +45,7 @@ def caught(draw: Draw, sellers: int, *, is_probation: bool = True) -> list[int]:
 def assert_caught(shown: Mapping[str, Shown], sellers: int) -> None:
     for name in CAUGHT_ALWAYS:
         assert caught(shown[name].draw, sellers)[-1] <= JOBS, name
-    substituted = mixed(shown["honest, bf16"], shown["a smaller model"], 0.5)
+    substituted = mixed(shown["honest, bf16"], shown["a smaller model"], 0.2)
     assert caught(substituted, sellers)[int(0.95 * sellers)] <= JOBS
     for name in shown:
         if name.startswith("honest"):

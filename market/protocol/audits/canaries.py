@@ -32,15 +32,14 @@ class Canary:
 
 
 def freeze(prompt: str, runs: Sequence[Sequence[GreedyToken]]) -> Canary | None:
-    """Make a canary from the answers of honest engines: the tokens that they agree on and that the first is sure of.
+    """Make a canary from the answers of honest engines: the first tokens, as far as the first engine is sure of them.
 
     Answers shorter than `TOKENS` count as whole, so pass only answers that the engines ended themselves.
-    Return None if that is too little.
+    Return None if these tokens are too few, or if another engine chose others.
     """
     first = tuple(runs[0][:TOKENS])
-    agreed = min((_common_tokens(first, run) for run in runs[1:]), default=len(first))
-    firm = list(takewhile(lambda each: each.margin >= FIRM_NATS, first[:agreed]))
-    if len(firm) < FIRM_TOKENS_MIN:
+    firm = tuple(takewhile(lambda each: each.margin >= FIRM_NATS, first))
+    if len(firm) < FIRM_TOKENS_MIN or any(_common_tokens(firm, run) < len(firm) for run in runs[1:]):
         return None
     is_whole = len(firm) == len(first) < TOKENS and all(len(run) == len(firm) for run in runs)
     return Canary(prompt, "".join(each.token for each in firm), is_whole)

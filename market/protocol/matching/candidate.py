@@ -36,7 +36,7 @@ class Candidate:
 
     @property
     def effective_nano(self) -> float:
-        """Return the real cost of an answer there, in nano-USD: failed attempts are paid for by the others."""
+        """The cost of a successful answer there, in nano-USD, if a failed attempt costs as much."""
         return self.cost_nano / self.track.served.rate
 
     @property

@@ -205,6 +205,20 @@ async def test_an_address_that_no_listing_may_have_is_refused(tmp_path: Path) ->
         await it.closed("no buyer would use the address")
 
 
+async def test_an_error_that_ends_the_tunnel_withdraws_its_address(tmp_path: Path) -> None:
+    installed, reaches = Installed(tmp_path / "bin"), Reaches()
+    options = TunnelOptions("http://127.0.0.1:9", cloudflared=str(installed.path), allows_loopback=True)
+
+    async def probe(address: str) -> bool:
+        if reaches.now.address == address:
+            raise ZeroDivisionError
+        return True
+
+    with pytest.raises(ZeroDivisionError):
+        await Tunnel(options, reaches, QUICK, probe).run()
+    assert not reaches.now.is_open
+
+
 async def test_without_the_program_its_owner_reads_where_to_get_it(tmp_path: Path) -> None:
     tunnel = Tunnel(TunnelOptions("http://127.0.0.1:9", cloudflared=str(tmp_path / "none")), Reaches(), QUICK)
     task = asyncio.create_task(tunnel.run())
