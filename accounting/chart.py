@@ -106,11 +106,6 @@ def user_paid(user_id: str) -> str:
     return f"user:{user_id}:paid"
 
 
-def user_of(code: str) -> str:
-    """Return the user whose prepaid credits a code names: the inverse of `user_paid`."""
-    return code.removeprefix("user:").removesuffix(":paid")
-
-
 def user_receivable(user_id: str) -> str:
     """Return the account of what a user owes us: text delivered after the hold that covered it was gone."""
     return f"asset:user_recv:{user_id}"

@@ -104,7 +104,7 @@ def our_purchases(engine: Engine) -> Iterator[Purchase]:
             hold = market.hold(request, [Share(PAYER, CHARGE_NANO)], 2**62)
             (pending_seq,) = poster.submit(hold).result(ANSWER_S).transfer_seqs
             timed((held_s := time.perf_counter()) - began_s)
-            order = market.PurchaseHold(request, "hot", (HeldPart(PAYER, CHARGE_NANO, pending_seq),), 2**62)
+            order = market.PurchaseHold(request, (HeldPart(PAYER, CHARGE_NANO, pending_seq),))
             sale = market.SellerBill(f"seller-{seller}", CHARGE_NANO, FEE_BPS)
             poster.submit(market.capture(order, sale)).result(ANSWER_S)
             timed(time.perf_counter() - held_s)

@@ -1,4 +1,4 @@
-"""Open the market lane of a gateway that buys: start its buyer process and the jobs that book its costs."""
+"""Open the market lane of a gateway that buys: start its buyer process and the job that books its costs."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -14,10 +14,8 @@ from gateway.billing.metering.factory import write_versions
 from gateway.lanes.aliases import Aliases
 from gateway.lanes.base import Lane
 from gateway.lanes.market.lane import MarketLane
-from market.audits.cost_reporter import AuditCostReporter
 from market.buyer.owed_reconciler import OwedReconciler
 from market.buyer.program import buyer_worker
-from market.network.buyer_costs import keep_booking
 from market.settings.buyer import MarketSettings
 
 
@@ -44,11 +42,8 @@ async def open_market(
     stack.push_async_callback(market.stop)
     await market.start()
     tokenizers.look_also(market.tokenizer_of)
-    audits = AuditCostReporter(market.ask_buyer, ledger.book)
     owed = OwedReconciler(market.ask_buyer, ledger.book, ledger.look, is_behind)
-    for what, book in (("audits", audits.book_all), ("owed", owed.book_all)):
-        task = asyncio.create_task(keep_booking(what, book), name=f"market-{what}")
-        stack.push_async_callback(_end, task)
+    stack.push_async_callback(_end, asyncio.create_task(owed.run(), name="market-owed"))
     return market
 
 

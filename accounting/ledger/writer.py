@@ -15,8 +15,3 @@ class Writer(Protocol):
         Raises LedgerBusy, PosterStopped; the future raises PostingDenied and LedgerUnavailable.
         """
         ...
-
-    @property
-    def waiting(self) -> int:
-        """The number of events that the writer has not begun to book."""
-        ...

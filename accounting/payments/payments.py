@@ -55,7 +55,6 @@ class Payments:
     disputes: Disputes
     sellers: SellerAccounts
     payouts: Payouts
-    bank: Bank
     reconciliation: Reconciliation
 
     def look_for_disputes(self) -> None:
@@ -123,6 +122,5 @@ def open_payments(context: PaymentsContext, inbox: Inbox, *, grace_s: float | No
         disputes=disputes,
         sellers=sellers,
         payouts=payouts,
-        bank=bank,
         reconciliation=reconciliation,
     )

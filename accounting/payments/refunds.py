@@ -1,11 +1,9 @@
 """Refund top-ups: reserve the credits, then ask Stripe. Its answer takes or releases them."""
 
-import logging
 from collections.abc import Collection
 from dataclasses import dataclass
 
 from sqlalchemy import func, select
-from sqlmodel import col
 
 from accounting import chart
 from accounting.errors import IdempotencyConflict, InsufficientCredit
@@ -14,16 +12,13 @@ from accounting.payments import rules
 from accounting.payments.client import Object
 from accounting.payments.context import PaymentsContext, check_currency, check_mode, own_id
 from accounting.payments.errors import PaymentInvalid, PaymentNotFound, StripeRefused
-from accounting.payments.pages import newest
 from accounting.payments.payers import switch_auto_off
 from accounting.payments.progress import REFUND, advance
 from accounting.payments.resumption import go_on
-from accounting.payments.tables import Topup, TopupRefund, refund_table, topup_table
+from accounting.payments.tables import Topup, TopupRefund, refund_table
 from accounting.payments.terms import from_cents, to_cents
 from accounting.payments.topups import Topups
 
-_log = logging.getLogger(__name__)
-_topup = topup_table.c
 _refund = refund_table.c
 
 GONE = ("refused", "failed", "returned")
@@ -81,10 +76,6 @@ class Refunds:
                 )
         self.context.calls.failpoint("row_stored")
         return self.drive(refund_id)
-
-    def newest(self, user_id: str | None, before: str | None, limit: int) -> list[TopupRefund]:
-        """Return a user's refunds, or all, newest first. `before` is the last known id."""
-        return newest(self.context.read, TopupRefund, col(TopupRefund.user_id), user_id, before, limit)
 
     def of_topups(self, topup_ids: Collection[str]) -> list[TopupRefund]:
         """Return the refunds of some top-ups, newest first; at most `_SHOWN_MAX`."""

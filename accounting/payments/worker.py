@@ -58,9 +58,6 @@ class Worker:
             self._work(event)
         return limit
 
-    def retry(self, event_id: str) -> None:
-        retry(self.context.write, event_id, self.context.clock_ns())
-
     def count(self, status: str) -> int:
         with self.context.read() as session:
             query = select(func.count()).select_from(stripe_event_table).where(_event.status == status)

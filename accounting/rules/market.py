@@ -1,6 +1,6 @@
 """Define the posting rules of requests to sellers' machines: bought, delivered, sold.
 
-Keys are those of cloud requests (`hold:`, `cap:`, `void:`, `reap:`). So a request that is tried on several lanes
+Keys are those of cloud requests (`hold:`, `cap:`, `void:`). So a request that is tried on several lanes
 has one hold and one capture. One hold serves every seller that a request tries: the seller that delivers is
 captured, and the ledger takes only one capture.
 """
@@ -12,25 +12,20 @@ from msgspec.structs import replace
 
 from accounting import chart
 from accounting.errors import PostingInvalid
-from accounting.ledger.postings import EventKind, Leg, Posting, UsageRecord
+from accounting.ledger.postings import Posting, UsageRecord
 from accounting.money import checked_nano
 from accounting.rules.moves import moved
-from accounting.rules.parts import HeldPart, Share, pay_unheld, reserve_funds, take
+from accounting.rules.parts import HeldPart, Share, reserve_funds, take
 
 BPS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class PurchaseHold:
-    """The credits that a buyer has reserved for one request, in the order in which the accounts pay.
-
-    `buyer_id` owes what is delivered without cover, even if a pool's credits were reserved.
-    """
+    """The credits that a buyer has reserved for one request, in the order in which the accounts pay."""
 
     request_id: str
-    buyer_id: str
     parts: tuple[HeldPart, ...]
-    expires_ns: int
 
     @property
     def amount_nano(self) -> int:
@@ -47,7 +42,6 @@ class SellerBill:
     seller_id: str
     charge_nano: int
     fee_bps: int
-    price_version: str = ""
 
     def __post_init__(self) -> None:
         """Raises PostingInvalid if the fee is not between 0 and the whole charge."""
@@ -65,7 +59,7 @@ class SellerBill:
 
     def within(self, most_nano: int) -> "SellerBill":
         """Return the same sale, charged at most `most_nano`."""
-        return SellerBill(self.seller_id, min(self.charge_nano, most_nano), self.fee_bps, self.price_version)
+        return SellerBill(self.seller_id, min(self.charge_nano, most_nano), self.fee_bps)
 
 
 def hold(request_id: str, shares: Sequence[Share], expires_ns: int) -> Posting:
@@ -89,47 +83,16 @@ def capture(order: PurchaseHold, sale: SellerBill, usage: UsageRecord | None = N
     The usage row is booked with this event's charge, and with the seller's part of it as cost.
     """
     sale = sale.within(order.amount_nano)
-    paid = take(order.parts, chart.CLEARING_MARKET, sale.charge_nano)
-    return _sold("purchase", order, paid, sale, usage)
-
-
-def late_capture(
-    order: PurchaseHold, sale: SellerBill, usage: UsageRecord | None = None, *, covered: Sequence[Share] = ()
-) -> Posting:
-    """Book what was delivered after the reaper had released the hold: at most the hold's amount.
-
-    `covered` comes from existing credits, `user|pool:paid -> clearing:market`. The buyer owes the rest,
-    `asset:user_recv -> clearing:market`. It has the capture's key. The ledger takes it only after the reaper.
-    """
-    sale = sale.within(order.amount_nano)
-    debt = chart.user_receivable(order.buyer_id)
-    paid = pay_unheld(sale.charge_nano, covered, debt, chart.CLEARING_MARKET)
-    return _sold("late", order, paid, sale, usage)
-
-
-def release(order: PurchaseHold, usage: UsageRecord | None = None) -> Posting:
-    """Release a whole hold: no seller delivered anything, and nothing is charged."""
-    usages = () if usage is None else (usage,)
-    return Posting(f"void:{order.request_id}", "release", order.request_id, _given_back(order), usages=usages)
-
-
-def reap(order: PurchaseHold) -> Posting:
-    """Release the whole hold of a request that died."""
-    return Posting(f"reap:{order.request_id}", "reap", order.request_id, _given_back(order))
-
-
-def _given_back(order: PurchaseHold) -> tuple[Leg, ...]:
-    return take(order.parts, chart.CLEARING_MARKET, 0)
-
-
-def _sold(
-    kind: EventKind, order: PurchaseHold, paid: tuple[Leg, ...], sale: SellerBill, usage: UsageRecord | None
-) -> Posting:
     legs = (
-        *paid,
+        *take(order.parts, chart.CLEARING_MARKET, sale.charge_nano),
         *moved(chart.CLEARING_MARKET, chart.seller_maturing(sale.seller_id), sale.net_nano),
         *moved(chart.CLEARING_MARKET, chart.INCOME_MARKET_FEE, sale.fee_nano),
     )
     usages = (replace(usage, charge_nano=sale.charge_nano, cost_nano=sale.net_nano),) if usage else ()
-    meta = {"price": sale.price_version} if sale.price_version else {}
-    return Posting(f"cap:{order.request_id}", kind, order.request_id, legs, meta, usages)
+    return Posting(f"cap:{order.request_id}", "purchase", order.request_id, legs, usages=usages)
+
+
+def release(order: PurchaseHold) -> Posting:
+    """Release a whole hold: no seller delivered anything, and nothing is charged."""
+    legs = take(order.parts, chart.CLEARING_MARKET, 0)
+    return Posting(f"void:{order.request_id}", "release", order.request_id, legs)

@@ -102,10 +102,6 @@ class BatchJob:
         assert self._items, "the job was opened"
         return self._items
 
-    @property
-    def is_open(self) -> bool:
-        return self._output is not None
-
     def open(self, output: Output, items: Items) -> None:
         self._output, self._items = output, items
         self.phase = "running"

@@ -157,8 +157,7 @@ def import_(
         output.fail(f"{file} is not a canary file: {error}")
     probe_store = _shelf(settings)
     for probe in probes:
-        if probe.canary or probe.needle:
-            probe_store.add_probe(probe)
+        probe_store.add_probe(probe)
     return {"canaries": len(probes)}
 
 
@@ -214,8 +213,7 @@ async def _frozen(
     from market.audits.canary_factory import freeze_canaries
 
     async with _own_engine(settings, needs_logprobs=not texts, needs_end=texts) as engine:
-        # Twice: an engine that gives two answers to the same prompt is no reference.
-        return await freeze_canaries(sold_as, model, chosen, [engine.answer] * 2, is_one_engine=True)
+        return await freeze_canaries(sold_as, model, chosen, engine.answer)
 
 
 async def _confirmed(settings: Settings, seller: str, model: str) -> list[tuple["AuditTarget", "Decision"]]:

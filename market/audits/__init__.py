@@ -3,14 +3,12 @@
 Modules:
     audit_client        An audit's request to one listing, through the buyer's process: sealed, vouched for and
                         paid like any other
-    audit_target        An audit's target: a listing and what it claims to be; and an audit's cost
+    audit_target        An audit's target: a listing and what it claims to be
     auditor             Place audits among the ordinary requests to a listing, at the rate it deserves, and keep
                         their results
-    canary_factory      Make canaries: prompts on which trusted engines agree
+    canary_factory      Make canaries: prompts that one of our own machines with the model answers twice alike
     confirmation        Ask a trusted engine what a suspended seller failed: without that confirmation, no seller
                         loses money
-    cost_reporter       Book what audits cost, from the buyer's process into the ledger: each once, even if either
-                        of them crashes
     findings_publisher  Publish the findings of this gateway's audits under its own identity
     own_engine          Our own gateway as a trusted engine: asked as a preemptible request, which only our own
                         machines serve

@@ -1,15 +1,12 @@
 """An audit's request to one listing, through the buyer's process: sealed, vouched for and paid like any other."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from time import monotonic
-from typing import Any, Protocol
+from typing import Any
 from uuid import uuid4
 
 import httpx
 
 from market.audits.audit_target import AUDIT_ID
-from market.protocol.audits.logprobs import TokenLogprob, token_logprobs_of
 
 _ANSWER_BYTES_MAX = 2**22
 
@@ -18,23 +15,7 @@ class Unanswered(Exception):
     """No answer came, for whatever reason; an audit does not judge that."""
 
 
-@dataclass(frozen=True, slots=True)
-class AuditAnswer:
-    """An answer: its text, its log probabilities if they came, and how many seconds it took in all."""
-
-    text: str
-    logprobs: tuple[TokenLogprob, ...]
-    took_s: float
-
-
-class AuditClient(Protocol):
-    async def ask(self, listing: str, request: Mapping[str, Any], ceiling_nano: int) -> AuditAnswer:
-        """Send an OpenAI chat request to a listing (by its digest), at most for `ceiling_nano` nano-USD; raises
-        Unanswered.
-        """
-
-
-class BuyerAuditClient:
+class AuditClient:
     """Asks the buyer's application, by ASGI or over its unix socket, as the gateway does for its callers."""
 
     def __init__(self, transport: httpx.AsyncBaseTransport, timeout_s: float = 300.0) -> None:
@@ -43,10 +24,9 @@ class BuyerAuditClient:
     async def close(self) -> None:
         await self._client.aclose()
 
-    async def ask(self, listing: str, request: Mapping[str, Any], ceiling_nano: int) -> AuditAnswer:
-        """Buy one answer of a listing for at most `ceiling_nano`.
-
-        Raises Unanswered if no valid answer comes.
+    async def ask(self, listing: str, request: Mapping[str, Any], ceiling_nano: int) -> str:
+        """Send an OpenAI chat request to a listing (by its digest), at most for `ceiling_nano` nano-USD. Return the
+        answer's text. Raises Unanswered if no valid answer comes.
         """
         headers = {
             "x-request-id": f"{AUDIT_ID}{uuid4().hex}",
@@ -55,13 +35,11 @@ class BuyerAuditClient:
             # Another seller's answer would say nothing about this one.
             "x-millrace-alone": "1",
         }
-        began_s = monotonic()
         try:
             reply = await self._client.post("/v1/chat/completions", json=request, headers=headers)
             if reply.status_code != 200 or len(reply.content) > _ANSWER_BYTES_MAX:
                 raise Unanswered(f"status {reply.status_code}")
-            choice = reply.json()["choices"][0]
-            text = choice["message"]["content"]
+            text = reply.json()["choices"][0]["message"]["content"]
         except (httpx.HTTPError, ValueError, LookupError, TypeError) as error:
             raise Unanswered(type(error).__name__) from error
-        return AuditAnswer(text if isinstance(text, str) else "", token_logprobs_of(choice), monotonic() - began_s)
+        return text if isinstance(text, str) else ""

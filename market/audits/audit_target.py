@@ -1,21 +1,15 @@
-"""An audit's target: a listing and what it claims to be; and an audit's cost."""
+"""An audit's target: a listing and what it claims to be."""
 
 from dataclasses import dataclass
 from hashlib import sha256
 
-from msgspec import Struct
-
 AUDIT_ID = "audit-"
 """The prefix of audits' request ids; no caller's request id has it."""
-BOOKED_AT_ONCE = 32
 
 
 @dataclass(frozen=True, slots=True)
 class AuditTarget:
-    """A listing as the buyer knows it now. Its claims are part of its id, so a new model starts over.
-
-    `tells` is whether it returns log probabilities on request.
-    """
+    """A listing as the buyer knows it now. Its claims are part of its id, so a new model starts over."""
 
     listing: str
     seller: str
@@ -24,23 +18,8 @@ class AuditTarget:
     weights: str
     quantization: str
     is_probation: bool
-    tells: bool = False
 
     @property
     def id(self) -> str:
         listed = "\n".join((self.seller, self.model, self.weights, self.quantization))
         return sha256(listed.encode()).hexdigest()
-
-
-class Cost(Struct, frozen=True):
-    """The cost of one audit by our own receipts, in nano-USD."""
-
-    id: str
-    seller: str
-    amount_nano: int
-
-
-class Costs(Struct, frozen=True):
-    """The buyer process's report to the gateway."""
-
-    audits: tuple[Cost, ...] = ()

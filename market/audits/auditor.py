@@ -4,17 +4,17 @@ An audit comes some time after the request that it was drawn for, so that the se
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from hashlib import sha256
-from typing import Any
 
 import structlog
 from sqlalchemy.exc import SQLAlchemyError
 
-from market.audits.audit_client import AuditAnswer, AuditClient, Unanswered
+from market.audits.audit_client import AuditClient, Unanswered
 from market.audits.audit_target import AuditTarget
 from market.audits.probe_store import ProbeStore
 from market.audits.probes import Probe, plain_request, sold_as
+from market.protocol.audits.canaries import failings
 from market.protocol.audits.rates import audit_rate
 from market.protocol.audits.replay import outliers
 from market.protocol.audits.sequential import Kind
@@ -27,7 +27,6 @@ from market.protocol.audits.verdicts import (
     after_request,
     decide,
     new_case,
-    next_kind,
 )
 
 log = structlog.get_logger(__name__)
@@ -39,8 +38,6 @@ COMPARED_SHARE = 0.1
 PAUSE_S_MAX = 60.0
 CEILING_NANO = 5_000_000
 """Half a cent: no audit costs more."""
-# Ordinary requests rarely ask for log probabilities, so asking always would mark audits.
-_PLAIN_SHARE = 0.25
 
 Chance = Callable[[], float]
 
@@ -117,19 +114,15 @@ class Auditor:
         ceiling_nano = min(CEILING_NANO, left_nano)
         if probe is None or ceiling_nano <= 0:
             return
+        request = probe.request(target.model, int(self._chance() * 1_000))
         try:
-            heard = await self._asking.ask(target.listing, self._request(target, probe), ceiling_nano)
+            text = await self._asking.ask(target.listing, request, ceiling_nano)
         except Unanswered as error:
             log.info("auditing.unanswered", seller=target.seller[:16], reason=str(error))
             return
         async with self._writing:
-            audit, decision = await asyncio.to_thread(self._judge, target, probe, heard)
+            audit, decision = await asyncio.to_thread(self._judge, target, probe, text)
         self._tell(target, audit, decision)
-
-    def _request(self, target: AuditTarget, probe: Probe) -> Mapping[str, Any]:
-        request = probe.request(target.model, int(self._chance() * 1_000))
-        asks_logprobs = target.tells and probe.has_reference and self._chance() >= _PLAIN_SHARE
-        return {**request, "logprobs": True} if asks_logprobs else request
 
     def _count(self, target: AuditTarget, is_odd: bool) -> float:
         """Count a request; return the share of audits that the listing now deserves."""
@@ -145,7 +138,7 @@ class Auditor:
         Nothing follows if fewer than three answered, or if their answers have no majority.
         """
         request = plain_request(targets[0].model, prompt)
-        heard: dict[str, tuple[AuditTarget, AuditAnswer]] = {}
+        heard: dict[str, tuple[AuditTarget, str]] = {}
         for target in targets:
             try:
                 answer = await self._asking.ask(target.listing, {**request, "model": target.model}, CEILING_NANO)
@@ -153,7 +146,7 @@ class Auditor:
                 log.info("auditing.unanswered", seller=target.seller[:16], reason=str(error))
                 continue
             heard[target.owner] = target, answer
-        alone = outliers({owner: answer.text for owner, (_, answer) in heard.items()}) if len(heard) > 2 else None
+        alone = outliers({owner: answer for owner, (_, answer) in heard.items()}) if len(heard) > 2 else None
         if alone is None:
             return
         probe = sha256(prompt.encode()).hexdigest()
@@ -164,14 +157,14 @@ class Auditor:
                 decision = await asyncio.to_thread(self._note, target, audit)
             self._tell(target, audit, decision)
 
-    def _judge(self, target: AuditTarget, probe: Probe, heard: AuditAnswer) -> tuple[Audit, Decision]:
-        kind, failed = probe.look(heard.text, heard.logprobs)
+    def _judge(self, target: AuditTarget, probe: Probe, text: str) -> tuple[Audit, Decision]:
+        failed = failings(probe.canary, text)
         self._probe_store.note_use(probe.id, target.owner, has_failed=bool(failed))
-        audit = self._seen(kind, probe.id, heard, failed)
+        audit = self._seen("canary", probe.id, text, failed)
         return audit, self._note(target, audit)
 
-    def _seen(self, kind: Kind, probe: str, heard: AuditAnswer, failed: tuple[str, ...]) -> Audit:
-        return Audit(kind, probe, self._now_ms(), sha256(heard.text.encode()).hexdigest(), failed)
+    def _seen(self, kind: Kind, probe: str, text: str, failed: tuple[str, ...]) -> Audit:
+        return Audit(kind, probe, self._now_ms(), sha256(text.encode()).hexdigest(), failed)
 
     def _note(self, target: AuditTarget, audit: Audit) -> Decision:
         case = after_audit(after_request(self._case(target)), audit)
@@ -182,17 +175,14 @@ class Auditor:
         return decision
 
     def _drawn(self, target: AuditTarget) -> Probe | None:
-        """Return a little-used probe, of the kind to follow up, and not one that it failed before."""
-        case = self._case(target)
-        failed = {audit.probe for audit in case.failed}
-        kind = {"logprob": "canary", "redundancy": "canary"}.get(next_kind(case) or "", next_kind(case))
+        """Return a little-used probe that it did not fail before."""
+        failed = {audit.probe for audit in self._case(target).failed}
         unused = [
             each
             for each in self._probe_store.probes(sold_as(target.weights, target.quantization))
             if each.id not in failed
         ]
-        able = [each for each in unused if each.kind == kind] or unused
-        little_used = able[: max(1, len(able) // 2)]
+        little_used = unused[: max(1, len(unused) // 2)]
         return little_used[int(self._chance() * len(little_used))] if little_used else None
 
     def _case(self, target: AuditTarget) -> Case:

@@ -4,9 +4,10 @@ import asyncio
 
 from market.audits.audit_client import Unanswered
 from market.audits.audit_target import AuditTarget
-from market.audits.canary_factory import Engine
+from market.audits.own_engine import Engine
 from market.audits.probe_store import ProbeStore
 from market.audits.probes import Probe
+from market.protocol.audits.canaries import failings
 from market.protocol.audits.verdicts import Case, Decision, after_confirmation, decide
 
 
@@ -33,7 +34,6 @@ async def _confirmed(case: Case, probes: dict[str, Probe], model: str, engine: E
             heard = await engine(probes[id_].request(model, 0))
         except Unanswered:
             continue
-        _, failed = probes[id_].look(heard.text, heard.logprobs)
-        if not failed:
+        if not failings(probes[id_].canary, heard.text):
             case = after_confirmation(case, id_)
     return case

@@ -1,19 +1,31 @@
 """Our own gateway as a trusted engine: asked as a preemptible request, which only our own machines serve."""
 
 import asyncio
-from collections.abc import Mapping
-from time import monotonic
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import httpx
 
-from market.audits.audit_client import AuditAnswer, Unanswered
-from market.protocol.audits.logprobs import token_logprobs_of
+from market.audits.audit_client import Unanswered
+from market.protocol.audits.logprobs import GreedyToken, greedy_tokens_of
 
 _BUSY_TRIES = 30
 _BUSY_S = 2.0
 _ANSWER_S = 300.0
 _UNAVAILABLE = 503
+
+
+@dataclass(frozen=True, slots=True)
+class EngineAnswer:
+    """An answer's text, and its tokens if the engine tells how sure it was of them."""
+
+    text: str
+    tokens: tuple[GreedyToken, ...] = ()
+
+
+Engine = Callable[[Mapping[str, Any]], Awaitable[EngineAnswer]]
+"""Answers a chat request. Raises Unanswered."""
 
 
 class OwnEngine:
@@ -29,21 +41,20 @@ class OwnEngine:
     async def close(self) -> None:
         await self._client.aclose()
 
-    async def answer(self, request: Mapping[str, Any]) -> AuditAnswer:
+    async def answer(self, request: Mapping[str, Any]) -> EngineAnswer:
         """Answer greedily, with each token's runner-up if the engine tells it. Raises Unanswered."""
         more = {"logprobs": True, "top_logprobs": 2} if self._needs_logprobs else {}
-        began_s = monotonic()
         reply = await self._reply({**request, **more})
         try:
             choice = reply.json()["choices"][0]
-            text, logprobs = choice["message"]["content"], token_logprobs_of(choice)
+            text, tokens = choice["message"]["content"], greedy_tokens_of(choice)
         except (ValueError, LookupError, TypeError) as error:
             raise Unanswered(f"status {reply.status_code}") from error
-        if not isinstance(text, str) or (self._needs_logprobs and not logprobs):
+        if not isinstance(text, str) or (self._needs_logprobs and not tokens):
             raise Unanswered("no text, or no log probabilities")
         if self._needs_end and choice.get("finish_reason") != "stop":
             raise Unanswered("the answer is longer than its limit")
-        return AuditAnswer(text, logprobs, monotonic() - began_s)
+        return EngineAnswer(text, tokens)
 
     async def _reply(self, request: Mapping[str, Any]) -> httpx.Response:
         """Retry while own work keeps preemptible requests out."""

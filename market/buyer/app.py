@@ -54,13 +54,6 @@ class BuyingApp(WorkerApp):
         elif method == "GET" and path == "/offers":
             query = parse_qs(scope["query_string"].decode("latin-1"))
             await until_hung_up(exchange, self._tell_offers(exchange, query))
-        elif method == "GET" and path == "/audits":
-            costs = await asyncio.to_thread(self.buyer.unbooked, _named(scope, "after"))
-            await exchange.answer(200, msgspec.json.encode(costs))
-        elif method == "POST" and path == "/audits/booked":
-            query = parse_qs(scope["query_string"].decode("latin-1"))
-            await asyncio.to_thread(self.buyer.note_booked, query.get("ids", [""])[0].split(","))
-            await exchange.answer(200, b"{}")
         elif method == "GET" and path == "/owed":
             after = _named(scope, "after")
             await exchange.answer(200, msgspec.json.encode(await self.buyer.owed(after)))

@@ -158,5 +158,4 @@ def audited_as(offering: PurchasableListing) -> Audited:
         weights=listing.weights_sha256,
         quantization=listing.quantization,
         is_probation=offering.is_probation,
-        tells="logprobs" in listing.supported_features,
     )

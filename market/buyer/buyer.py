@@ -6,13 +6,12 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 
-from market.audits.audit_target import BOOKED_AT_ONCE, Cost, Costs
 from market.buyer.answer import AnswerWriter
 from market.buyer.channels import ChannelState
 from market.buyer.credit import BuyerCredit
 from market.buyer.errors import SellerBusy, SellerFailed, SellerRefuses
 from market.buyer.market_request import MarketRequest
-from market.buyer.owed import OWED_AT_ONCE, Owed, OwedPage
+from market.buyer.owed import OWED_AT_ONCE, OwedPage
 from market.buyer.purchasable_listing import PurchasableListing
 from market.buyer.purchase import Bought, Purchase, PurchaseServices, tell_of
 from market.buyer.purchase_request import PurchaseRequest
@@ -122,22 +121,13 @@ class Buyer:
             raise refusal
         await answer.break_off(course.parts, refusal)
 
-    def unbooked(self, after: str) -> Costs:
-        """Return the cost of audits after this id that the ledger lacks. Slow, call in a thread."""
-        rows = self._means.store.unbooked_audits(BOOKED_AT_ONCE, self._sellers.now_ms(), after)
-        return Costs(tuple(Cost(row.request_id, row.seller, row.amount_nano) for row in rows))
-
-    def note_booked(self, request_ids: list[str]) -> None:
-        self._means.store.note_booked(request_ids)
-
     async def owed(self, after: str) -> OwedPage:
         """Return the cost of finished requests after this id that the ledger may lack."""
         serving = list(self._serving)
         now_ms = self._sellers.now_ms()
-        rows = await asyncio.to_thread(self._means.store.owed, after, serving, OWED_AT_ONCE, now_ms)
+        page = await asyncio.to_thread(self._means.store.owed, after, serving, OWED_AT_ONCE, now_ms)
         # The request may have begun another job meanwhile.
-        ended = [row for row in rows if row.request_id not in self._serving]
-        return OwedPage(tuple(Owed(row.request_id, row.amount_nano, row.began_ms, row.died) for row in ended))
+        return OwedPage(tuple(owed for owed in page if owed.id not in self._serving))
 
     async def forget_owed(self, request_ids: list[str]) -> None:
         """Forget requests that the ledger has."""

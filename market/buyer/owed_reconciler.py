@@ -2,9 +2,11 @@
 
 A caller who hangs up is charged for what was sent by then; the seller delivered what had reached us. A
 non-streaming answer that broke off is not charged, but we owe the seller for its part. A request of a killed
-gateway has no usage row at all. The buyer reports every request until it is told that the ledger has it.
+gateway has no usage row at all. An audit has none either, and we pay for it ourselves. The buyer reports every
+request until it is told that the ledger has it.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from urllib.parse import quote
 
@@ -14,17 +16,27 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from accounting.errors import LedgerError, LedgerUnavailable
+from accounting.ledger.postings import Posted, Posting
+from accounting.rules.audits import audit
 from accounting.rules.variances import owed_beyond
 from accounting.tables import usage_table
+from market.audits.audit_target import AUDIT_ID
 from market.buyer.owed import OWED_AT_ONCE, Owed, OwedPage
-from market.network.buyer_costs import PROVIDER, AskBuyer, Book
+from runtime.errors import ServiceError
 from runtime.times import now_ms
+from runtime.workers.supervisor import WorkerUnavailable
 
 log = structlog.get_logger(__name__)
 
 LOST_AFTER_S = 24 * 3600.0
 """A request older than this without a usage row will never get one: its gateway was killed."""
 
+PROVIDER = "market"
+_EVERY_S = 15.0
+_PAUSE_S_MAX = 240.0
+AskBuyer = Callable[[str, str], Awaitable[bytes]]
+"""Ask the buyer's process: method, target. Raises OSError, EOFError, TimeoutError, WorkerUnavailable."""
+Book = Callable[[Posting], Awaitable[Posted]]
 Look = Callable[[Callable[[Session], dict[str, int]]], Awaitable[dict[str, int]]]
 """Read the ledger in a thread. Raises DatabaseFailing."""
 
@@ -49,6 +61,20 @@ class OwedReconciler:
         self._look = look
         self._is_behind = is_behind
         self._lost_after_ms = lost_after_s * 1000
+
+    async def run(self) -> None:
+        """Book every few seconds until cancelled, and less often while the buyer or the ledger fails."""
+        pause_s = _EVERY_S
+        while True:
+            await asyncio.sleep(pause_s)
+            pause_s = min(_PAUSE_S_MAX, 2 * pause_s)
+            try:
+                await self.book_all()
+                pause_s = _EVERY_S
+            except (OSError, EOFError, TimeoutError, ValueError, WorkerUnavailable) as error:
+                log.info("market.buyer_unknown", reason=type(error).__name__)
+            except (LedgerError, ServiceError) as error:
+                log.warning("market.not_posted", reason=str(error))
 
     async def book_all(self) -> int:
         """Compare everything that the buyer reports, once; return how many requests the ledger has now.
@@ -84,14 +110,11 @@ class OwedReconciler:
         return msgspec.json.decode(content, type=OwedPage).requests
 
     async def _ended(self, page: Collection[Owed]) -> Mapping[str, int]:
-        """Return what is booked for the requests that have ended, in nano-USD by id."""
+        """Return what is booked for the requests that have ended, in nano-USD by id: nothing for audits."""
         is_behind, lost_ms = self._is_behind(), now_ms() - self._lost_after_ms
-        ids = [owed.id for owed in page]
-        if not ids:
-            return {}
-        accrued = await self._look(lambda session: _accrued(session, ids))
-        if not is_behind:
-            accrued = {owed.id: 0 for owed in page if owed.began_ms < lost_ms} | accrued
+        accrued = {owed.id: 0 for owed in page if _is_audit(owed) or (owed.began_ms < lost_ms and not is_behind)}
+        if ids := [owed.id for owed in page if not _is_audit(owed)]:
+            accrued |= await self._look(lambda session: _accrued(session, ids))
         return accrued
 
     async def _settle(self, owed: Owed, accrued_nano: int) -> bool:
@@ -103,14 +126,22 @@ class OwedReconciler:
             tell("market.owed_less", request_id=owed.id, owed_nano=owed.amount_nano, booked_nano=accrued_nano)
         if beyond_nano <= 0:
             return True
+        if _is_audit(owed):
+            posting = audit(owed.id, PROVIDER, owed.amount_nano, owed.seller)
+        else:
+            posting = owed_beyond(owed.id, PROVIDER, accrued_nano, owed.amount_nano)
         try:
-            await self._book(owed_beyond(owed.id, PROVIDER, accrued_nano, owed.amount_nano))
+            await self._book(posting)
         except LedgerUnavailable:
             raise
         except LedgerError as error:
             log.error("market.owed_refused", request_id=owed.id, beyond_nano=beyond_nano, reason=str(error))
             return False
         return True
+
+
+def _is_audit(owed: Owed) -> bool:
+    return owed.id.startswith(AUDIT_ID)
 
 
 def _accrued(session: Session, request_ids: Iterable[str]) -> dict[str, int]:

@@ -1,10 +1,9 @@
 """Our experience with sellers: outcomes, refusals and latency. Matching uses it."""
 
 import time
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from statistics import quantiles
 
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -20,7 +19,6 @@ KNOWN_TOKENS = 4000.0
 KNOWN_AFTER_S = 24 * 3600.0
 """...and at least this long after its first answer."""
 _SELLERS_MAX = 4096
-_BEGINNINGS = 64
 
 
 @dataclass(slots=True)
@@ -39,7 +37,6 @@ class Seller:
     in_flight: int = 0
     caps: dict[str, LearnedCap] = field(default_factory=dict)
     recent: Recent = field(default_factory=Recent)
-    beginnings_s: deque[float] = field(default_factory=lambda: deque(maxlen=_BEGINNINGS))
     proven_at: str = ""
     """The address at which it last proved its identity."""
 
@@ -48,12 +45,6 @@ class Seller:
         """Return its track record. Anomalies count as failed audits."""
         audits = self.audits
         return Track(self.tally, Tally(audits.good, audits.bad + self.anomalies, audits.at_s))
-
-    @property
-    def ttft_p90_s(self) -> float:
-        if len(self.beginnings_s) < 2:
-            return max(self.beginnings_s, default=0.0)
-        return quantiles(self.beginnings_s, n=10)[-1]
 
     def cap(self, name: str, slots: int) -> LearnedCap:
         """Return what we learned about one of its listings, as long as the listing states the same slots."""
@@ -123,7 +114,6 @@ class SellerTracker:
         seller.empty = 0
         seller.tokens += tokens
         seller.since_s = self._clock_s() if seller.since_s is None else seller.since_s
-        seller.beginnings_s.append(ttft_s)
         seller.caps[name] = seller.cap(name, slots).after_answer(seller.in_flight)
         self._count(identity, seller, ttft_s)
 

@@ -12,7 +12,7 @@ import httpx
 from sqlalchemy.exc import SQLAlchemyError
 
 from accounting.metering.tokenizers import Pinned, Tokenizers
-from market.audits.audit_client import BuyerAuditClient
+from market.audits.audit_client import AuditClient
 from market.audits.findings_publisher import FindingsPublisher
 from market.audits.probe_store import ProbeStore
 from market.buyer.app import BuyingApp
@@ -137,7 +137,7 @@ async def _auditing(
     """Set up audits. They go through the application like callers' requests, so sellers cannot tell them apart."""
     probe_store = ProbeStore(Path(orders.folder) / "audits.db")
     stack.callback(probe_store.close)
-    asking = BuyerAuditClient(httpx.ASGITransport(app))
+    asking = AuditClient(httpx.ASGITransport(app))
     stack.push_async_callback(asking.close)
     audits = Audits(probe_store, store, shop, sellers, orders, asking)
     await audits.load()

@@ -1,7 +1,6 @@
 """The listings that can be bought now, their terms, and why others cannot."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Protocol
 
 from market.buyer.credit import BuyerCredit
 from market.buyer.errors import SellerRefuses
@@ -10,12 +9,12 @@ from market.buyer.orders import Orders
 from market.buyer.purchasable_listing import PurchasableListing
 from market.buyer.sellers import SellerTracker
 from market.buyer.tokenizers import PurchaseTokenizers
-from market.protocol.audits.findings import Believed, Findings, Thing, believed
+from market.network.record_keeper import RecordKeeper
+from market.protocol.audits.findings import Believed, Thing, believed
 from market.protocol.listings.listing import Listing, is_on_offer
 from market.protocol.listings.prices import Prices
 from market.protocol.offers import Excluded, NotOnOffer, Offers, OnOffer
 from market.protocol.records.envelope import Record
-from market.protocol.records.key_status import StandingOf
 from runtime.times import now_ms
 
 QUOTED_MS = 60_000
@@ -24,23 +23,12 @@ _QUOTES_MAX = 4096
 _NOTHING_FOUND = Believed()
 
 
-class ListingSource(Protocol):
-    """The store of records (market.network.record_keeper)."""
-
-    @property
-    def standing(self) -> StandingOf: ...
-
-    def listings(self, now_ms: int) -> list[tuple[Record, Listing]]: ...
-
-    def findings(self, now_ms: int) -> list[tuple[str, Findings]]: ...
-
-
 class Shop:
     """Apply our own rules to the known listings. No I/O."""
 
     def __init__(
         self,
-        keeper: ListingSource,
+        keeper: RecordKeeper,
         orders: Orders,
         sellers: SellerTracker,
         credit: BuyerCredit,
@@ -237,7 +225,6 @@ class Shop:
             good=seller.tally.good,
             bad=seller.tally.bad + seller.anomalies,
             at_s=seller.tally.at_s,
-            ttft_p90_s=seller.ttft_p90_s,
             is_probation=offering.is_probation,
             is_broken=offering.seller in broken,
             tier=self._believed(offering.seller, listing).tier,

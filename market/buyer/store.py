@@ -7,13 +7,28 @@ from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from sqlalchemy import Row, case, delete, func, insert, literal, or_, select, tuple_, update
+from sqlalchemy import (
+    Connection,
+    Row,
+    case,
+    column,
+    delete,
+    func,
+    insert,
+    inspect,
+    literal,
+    or_,
+    select,
+    table,
+    tuple_,
+    update,
+)
 from sqlalchemy.dialects.sqlite import insert as upsert
 
 from market.audits.audit_target import AUDIT_ID
+from market.buyer.owed import Owed
 from market.buyer.tables import (
     VERSION,
-    booked_table,
     channel_table,
     fact_table,
     job_table,
@@ -67,6 +82,8 @@ class BuyingStore:
 
     def __init__(self, path: Path) -> None:
         self._engine = open_file(path, metadata.sorted_tables, VERSION)
+        with self._engine.begin() as connection:
+            _take_over_audits(connection)
         self._opened_ms = now_ms()
 
     def close(self) -> None:
@@ -103,9 +120,8 @@ class BuyingStore:
         """Store a job; on disk when this returns. Raises IntegrityError if the number was used."""
         with self._engine.begin() as connection:
             connection.execute(insert(job_table).values(**begun._asdict(), began_ms=now_ms()))
-            if not begun.request_id.startswith(AUDIT_ID):
-                unbooked = upsert(unbooked_table).values(request_id=begun.request_id)
-                connection.execute(unbooked.on_conflict_do_nothing())
+            unbooked = upsert(unbooked_table).values(request_id=begun.request_id)
+            connection.execute(unbooked.on_conflict_do_nothing())
 
     def note_progress(self, begun: BegunJob, progress: bytes) -> None:
         """Store what has come of a job so far, in case this process dies before its end."""
@@ -164,8 +180,8 @@ class BuyingStore:
         with self._engine.begin() as connection:
             connection.execute(delete(unsubmitted_table).where(*here))
 
-    def owed(self, after: str, serving: Collection[str], count: int, now_ms: int) -> Sequence[Row[Any]]:
-        """Return the cost of requests not yet confirmed as booked, without audits and requests still being served.
+    def owed(self, after: str, serving: Collection[str], count: int, now_ms: int) -> list[Owed]:
+        """Return the cost of requests and audits not yet confirmed as booked, without those still being served.
 
         `died` counts jobs during which an earlier process died. Those without a receipt for a day never get one.
         """
@@ -173,16 +189,19 @@ class BuyingStore:
         query = (
             select(
                 request_id,
-                func.coalesce(func.sum(amount), 0).label("amount_nano"),
-                func.min(job_table.c.began_ms).label("began_ms"),
-                func.sum(case((or_(amount.is_(None), job_table.c.flags == DIED), 1), else_=0)).label("died"),
+                func.coalesce(func.sum(amount), 0),
+                func.min(job_table.c.began_ms),
+                func.sum(case((or_(amount.is_(None), job_table.c.flags == DIED), 1), else_=0)),
+                func.coalesce(func.min(channel_table.c.seller), ""),
             )
             .join(job_table, job_table.c.request_id == request_id)
+            # Credit lines are no channels.
+            .join(channel_table, channel_table.c.id == job_table.c.channel, isouter=True)
             .where(request_id > after, request_id.not_in(serving))
             .group_by(request_id)
             .having(or_(func.count(amount) == func.count(), func.max(job_table.c.began_ms) < now_ms - _DAY_MS))
         )
-        return self._read(query.order_by(request_id).limit(count))
+        return [Owed(*tuple(row)) for row in self._read(query.order_by(request_id).limit(count))]
 
     def forget_owed(self, request_ids: Collection[str]) -> None:
         """Forget requests that are booked."""
@@ -193,31 +212,6 @@ class BuyingStore:
         """Return what audits that began after `since_ms` cost, in nano-USD."""
         amount = func.coalesce(func.sum(job_table.c.amount_nano), 0)
         return int(self._read(select(amount).where(*_OF_AUDIT, job_table.c.began_ms > since_ms))[0][0])
-
-    def unbooked_audits(self, count: int, now_ms: int, after: str = "") -> Sequence[Row[Any]]:
-        """Return ended audits after this id that cost something and are not confirmed as booked.
-
-        An audit without an end for a day never gets one: we died during it and signed for nothing.
-        """
-        columns, amount = job_table.c, func.sum(job_table.c.amount_nano)
-        seller = func.min(channel_table.c.seller).label("seller")
-        query = (
-            select(columns.request_id, seller, amount.label("amount_nano"))
-            .join(channel_table, channel_table.c.id == columns.channel)
-            .where(*_OF_AUDIT, columns.request_id > after)
-            .where(columns.request_id.not_in(select(booked_table.c.request_id)))
-            .group_by(columns.request_id)
-            .having(amount > 0)
-            .having(
-                or_(func.count(columns.amount_nano) == func.count(), func.max(columns.began_ms) < now_ms - _DAY_MS)
-            )
-        )
-        return self._read(query.order_by(columns.request_id).limit(count))
-
-    def note_booked(self, request_ids: Iterable[str]) -> None:
-        with self._engine.begin() as connection:
-            for each in request_ids:
-                connection.execute(upsert(booked_table).values(request_id=each).on_conflict_do_nothing())
 
     def tracks(self) -> Sequence[Row[Any]]:
         return self._read(select(track_table))
@@ -249,8 +243,6 @@ class BuyingStore:
             while self._prune_jobs(*over, is_booked) == PRUNED_AT_ONCE:
                 pass
         with self._engine.begin() as connection:
-            known = select(job_table.c.request_id)
-            connection.execute(delete(booked_table).where(booked_table.c.request_id.not_in(known)))
             is_empty = channel_table.c.id.not_in(select(job_table.c.channel))
             connection.execute(delete(channel_table).where(channel_table.c.id.in_(ended), is_empty))
             channels = select(channel_table.c.id)
@@ -268,10 +260,21 @@ class BuyingStore:
             return connection.execute(query).all()
 
 
+def _take_over_audits(connection: Connection) -> None:
+    """List the unbooked audits of an older database, which lists the booked ones instead."""
+    booked = table("booked_audit", column("request_id"))
+    if not inspect(connection).has_table(booked.name):
+        return
+    audits = select(job_table.c.request_id).where(*_OF_AUDIT).distinct()
+    unbooked = audits.where(job_table.c.request_id.not_in(select(booked.c.request_id)))
+    connection.execute(insert(unbooked_table).from_select(["request_id"], unbooked))
+    connection.exec_driver_sql(f"DROP TABLE {booked.name}")
+
+
 def _job(begun: Any) -> Any:
-    table = job_table.c
+    columns = job_table.c
     return update(job_table).where(
-        table.channel == begun.channel, table.lane == begun.lane, table.seq == begun.seq
+        columns.channel == begun.channel, columns.lane == begun.lane, columns.seq == begun.seq
     )
 
 

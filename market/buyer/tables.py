@@ -56,7 +56,6 @@ track_table = Table(
     Column("tokens", Float),
     Column("since_s", Float),
 )
-booked_table = Table("booked_audit", metadata, Column("request_id", Text, primary_key=True))
 unbooked_table = Table("unbooked_request", metadata, Column("request_id", Text, primary_key=True))
 # Channels whose newest receipts the marketplace may lack; `changes` counts receipts since it had all of them.
 unsubmitted_table = Table(

@@ -54,7 +54,7 @@ class Fees:
         if seq is None:
             return
         part = HeldPart(chart.user_paid(opener), row.fee_nano, seq)
-        order = market.PurchaseHold(row.id, opener, (part,), row.answer_due_ns + _GRACE_NS)
+        order = market.PurchaseHold(row.id, (part,))
         sale = market.SellerBill(row.seller_user_id, row.fee_nano, BPS)
         end = market.capture(order, sale) if row.loser == row.opened_by else market.release(order)
         # It may have been resolved before, or released by the reaper.

@@ -148,10 +148,6 @@ class RelayQueue:
         self._held_bytes = 0
         self._reading_bytes: Counter[str] = Counter()
 
-    @property
-    def in_flight(self) -> int:
-        return self._payers.total() + self._networks.total()
-
     def check_room(
         self, seller: str, payer: str = "", *, is_backed: bool = True, accounts: tuple[str, ...] = ()
     ) -> None:

@@ -3,7 +3,6 @@
 Modules:
     addresses        The check that an untrusted name resolves only to addresses of the public internet, in any
                      notation
-    buyer_costs      What the gateway books from its buyer's process: how it asks, and how often
     challenge        Prove who answers at an address: TLS only proves the name, and a tunnel's name may change
                      hands
     dialer           Connect to untrusted names: resolve, check every address, and connect only to the checked ones

@@ -87,10 +87,6 @@ class KnownRecords:
         book = self._records.get(identity, Book())
         return [each for kind in STATEMENTS for each in book.slots.values() if each.kind == kind]
 
-    def source_of(self, issuer: str) -> str:
-        """Return who sent an identity's records first, or a more trusted later source."""
-        return self._held[issuer].source
-
     def take(self, records: Iterable[Record], source: str, now_ms: int) -> RecordChange:
         """Add those records from `source` that have room; the records must have passed `check_received`."""
         by_issuer: dict[str, list[Record]] = {}

@@ -50,7 +50,6 @@ class OnOffer(Struct, frozen=True):
     good: float
     bad: float
     at_s: float
-    ttft_p90_s: float
     is_probation: bool
     is_broken: bool
     tier: str

@@ -2,16 +2,13 @@
 
 Modules:
     accounts           Channels that buyers have here: read from the file on first use, with what runs on them now
-    address            The address where buyers reach this seller, as its listings state it; the tunnel or pull
-                       task sets it
     agent              The seller, assembled: everything that lives as long as its process, and the order in which
                        it stops
     answer_stream      Serve an answer from its first event to its final receipt, which is signed whatever happens
                        in between
     app                The agent's HTTP application: a short list of exact paths, each with a maximum body size
     callers            Limits on callers of the agent, per network and in total
-    carrier            The transport of one job's answer: the buyer's own HTTP request, or a relay that the seller
-                       polls for work
+    carrier            One job's answer on the buyer's own HTTP request, and the server's side of its connection
     channel_submitter  Submit what was signed on channels to the marketplace, in any order, until it knows everything
     chunks             Rewrite our own gateway's chunks for buyers: only known fields, in pieces that can be sealed
     credit             Check a job's backing: an allocation to us by a trusted marketplace, or a credit line that we
@@ -21,7 +18,6 @@ Modules:
     denied_prompts     Show prompts that their buyers deny to the marketplace, which counts them and books their cost
     gateway_request    Check a buyer's request before any model is used: known fields, text only, no longer than
                        paid for
-    http_carrier       Answer on the buyer's own HTTP request, and the server's side of its connection
     job_handler        Serve one job from its bytes to its final receipt
     live_listings      Listings that are still valid: a voucher is accepted for any listing that has not expired,
                        at its prices

@@ -25,7 +25,6 @@ from market.network.record_keeper import KeeperPolicy, RecordKeeper
 from market.network.room import OWN, Sources
 from market.protocol.channels.statements import Delivery, read_receipt
 from market.seller.accounts import ChannelAccount, ChannelAccounts
-from market.seller.address import Address
 from market.seller.app import AgentApp
 from market.seller.callers import Callers, address_of
 from market.seller.carrier import JobRefused
@@ -40,6 +39,7 @@ from market.seller.marketplace_client import SellerMarketplaceClient
 from market.seller.own_gateway import GatewayAway, OwnGateway, UpstreamRefused
 from market.seller.proofs import Proofs
 from market.seller.publisher import Publisher
+from market.seller.reach import Reaches
 from market.seller.sellable_models import SellableModels
 from market.seller.store import RecordedSale, SellingStore
 from market.seller.watch import Watch
@@ -105,7 +105,7 @@ class Agent:
     submitting: ChannelSubmitter
     disputing: DeniedPrompts
     booking: SaleReporter
-    address: Address
+    reaches: Reaches
     outbound: Outbound
     drain_s: float
 
@@ -226,10 +226,10 @@ def _agent(
     marketplace: SellerMarketplaceClient | None,
     clock_ms: Callable[[], int],
 ) -> Agent:
-    live_listings, admission, address, sellable_models = (
+    live_listings, admission, reaches, sellable_models = (
         LiveListings(),
         JobAdmission(),
-        Address(),
+        Reaches(),
         SellableModels(settings.models),
     )
     proofs = Proofs() if marketplace and marketplace.has_key and settings.shows_denied_prompts else None
@@ -259,8 +259,8 @@ def _agent(
     )
     peers = (*filter(None, [settings.marketplace_url]), *settings.peers)
     gossip = Gossip(keeper, outbound, peers)
-    publisher = Publisher(own, settings, address, live_listings, store, gossip, clock_ms=clock_ms)
-    watch = Watch(settings, own, keeper, gateway, sellable_models, publisher, admission, address, clock_ms)
+    publisher = Publisher(own, settings, reaches, live_listings, store, gossip, clock_ms=clock_ms)
+    watch = Watch(settings, own, keeper, gateway, sellable_models, publisher, admission, reaches, clock_ms)
     routes = FastAPI(openapi_url=None)
     routes.include_router(router(keeper, _peer if settings.tunnel in ("quick", "named") else peer_of))
     app = AgentApp(job_handler, own, routes, Callers(address_of(settings)))
@@ -275,7 +275,7 @@ def _agent(
         submitting,
         DeniedPrompts(marketplace, own, store, proofs, settings.submit_s),
         SaleReporter(store, gateway),
-        address,
+        reaches,
         outbound,
         settings.drain_s,
     )

@@ -9,7 +9,6 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 import msgspec
-import structlog
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from market.errors import MarketError
@@ -17,11 +16,8 @@ from market.network import challenge
 from market.network.identity import OwnIdentity
 from market.protocol.channels.job import JOB_BYTES_MAX, RECEIPTS_BYTES_MAX, read_receipts
 from market.seller.callers import Callers, HeldBytes, NotAccepted, RequestKind
-from market.seller.carrier import JobRefused
-from market.seller.http_carrier import HttpCarrier
+from market.seller.carrier import Carrier, JobRefused
 from market.seller.job_handler import JobHandler
-
-log = structlog.get_logger(__name__)
 
 GOSSIP_BYTES_MAX = 2 * 2**20
 BODY_S = 30.0
@@ -91,7 +87,7 @@ class AgentApp:
 
     async def _serve(self, body: bytes, held: HeldBytes, receive: Receive, send: Send) -> None:
         # From here the slot and the model's context length bound the job's bytes.
-        carrier = HttpCarrier(receive, send, held.release)
+        carrier = Carrier(receive, send, held.release)
         try:
             await self.job_handler.serve(body, carrier)
         finally:

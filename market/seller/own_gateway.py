@@ -110,11 +110,6 @@ class OwnGateway:
     async def aclose(self) -> None:
         await self._http.aclose()
 
-    @property
-    def runs(self) -> bool:
-        """Return whether a gateway has said that it runs; it may have died since."""
-        return self._find() is not None
-
     async def idle(self, version: int | None = None, state: str = "") -> Idle:
         """Return how idle the gateway is; with a version, wait until that changes or the wait ends.
 

@@ -16,10 +16,10 @@ from market.network.identity import OwnIdentity
 from market.network.outbound import Outbound
 from market.seller.agent import Agent, open_agent
 from market.seller.app import AgentApp
-from market.seller.http_carrier import AgentProtocol
+from market.seller.carrier import AgentProtocol
 from market.seller.own_gateway import OwnGateway
 from market.seller.pull import Pull
-from market.seller.reach import WayIn, keep_way_in
+from market.seller.reach import Reach, Reaches
 from market.seller.tunnel import Tunnel
 from market.seller.tunnel_process import TunnelOptions
 from market.settings.seller import SellingSettings
@@ -120,7 +120,7 @@ async def _beside(
     """Run the agent's own tasks and its way in, until the block is left."""
     tasks = {asyncio.create_task(agent.run(), name="agent")}
     if settings.tunnel == "loopback":
-        agent.address.put(service_url)
+        agent.reaches.tell(Reach(True, service_url))
     else:
         tasks.add(asyncio.create_task(_keep_way_in(agent, settings, service_url), name="way in"))
     try:
@@ -136,9 +136,15 @@ async def _keep_way_in(agent: Agent, settings: SellingSettings, service_url: str
     while True:
         signer = agent.own.signer
         way = way_in_of(
-            settings, service_url, agent.own.id, signer, agent.outbound, lambda: agent.marketplace_identity
+            settings,
+            service_url,
+            agent.own.id,
+            signer,
+            agent.outbound,
+            lambda: agent.marketplace_identity,
+            agent.reaches,
         )
-        keeping = asyncio.create_task(keep_way_in(way, agent.address), name="way in's keeper")
+        keeping = asyncio.create_task(way.run(), name="way in's keeper")
         try:
             while agent.own.signer.public_key == signer.public_key and not keeping.done():
                 await asyncio.wait({keeping}, timeout=KEY_LOOK_S)
@@ -152,9 +158,10 @@ async def _keep_way_in(agent: Agent, settings: SellingSettings, service_url: str
 async def _say(agent: Agent, on_ready: Callable[[RunningSeller], None]) -> None:
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(SAY_WITHIN_S):
-            while not agent.address.is_open:
-                await agent.address.changed(agent.address.version)
-    on_ready(RunningSeller(agent.address.url, agent.own.id))
+            async for reach in agent.reaches.changes():
+                if reach.is_open:
+                    break
+    on_ready(RunningSeller(agent.reaches.now.address, agent.own.id))
 
 
 async def _drain(agent: Agent, stopped: "asyncio.Queue[None]") -> None:
@@ -190,7 +197,8 @@ def way_in_of(
     signer: Signer,
     outbound: Outbound,
     marketplace: Callable[[], str | None],
-) -> WayIn:
+    reaches: Reaches,
+) -> Tunnel | Pull:
     """Return the configured way in; `service_url` is the agent's own port, `http://127.0.0.1:PORT`.
 
     `marketplace` returns the identity of the marketplace that was contacted, None before.
@@ -203,7 +211,7 @@ def way_in_of(
             raise SettingsInvalid(
                 "selling.marketplace_url is needed to fetch work without a tunnel. Set it, or use a tunnel."
             )
-        return Pull(settings.marketplace_url, identity, signer, outbound, service_url, marketplace)
+        return Pull(settings.marketplace_url, identity, signer, outbound, service_url, marketplace, reaches)
 
     async def probe(address: str) -> bool:
         return await is_behind(outbound, address, identity, signer.public_key.hex())
@@ -216,4 +224,4 @@ def way_in_of(
         cloudflared=settings.cloudflared,
         allows_loopback=settings.allows_loopback,
     )
-    return Tunnel(options, probe=probe)
+    return Tunnel(options, reaches, probe=probe)

@@ -13,8 +13,8 @@ from market.network.gossip import Gossip
 from market.network.identity import OwnIdentity
 from market.protocol.listings.listing import Listing, read_listing
 from market.protocol.records.envelope import Record
-from market.seller.address import Address
 from market.seller.live_listings import ListingOffer, LiveListings
+from market.seller.reach import Reaches
 from market.seller.seals import Seal, Seals
 from market.seller.sellable_models import Spare, listing_name, listing_of
 from market.seller.store import SellingStore
@@ -47,7 +47,7 @@ class Publisher:
         self,
         own: OwnIdentity,
         settings: SellingSettings,
-        address: Address,
+        reaches: Reaches,
         live_listings: LiveListings,
         store: SellingStore,
         gossip: Gossip,
@@ -57,7 +57,7 @@ class Publisher:
     ) -> None:
         self._own = own
         self._settings = settings
-        self._address = address
+        self._reaches = reaches
         self._live_listings = live_listings
         self._store = store
         self._gossip = gossip
@@ -78,7 +78,7 @@ class Publisher:
         for name in sorted(self._listed.keys() - spare_by_name.keys()):
             records += await self._end(name)
         for name, spare in spare_by_name.items():
-            listing = listing_of(self._settings, spare, seal.key.public, self._address.url, is_ready=True)
+            listing = listing_of(self._settings, spare, seal.key.public, self._reaches.now.address, is_ready=True)
             if self._is_due(self._listed.get(name), listing):
                 records.append(await self._sign(spare, listing, seal))
         if records:

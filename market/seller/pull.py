@@ -85,7 +85,7 @@ class _Opened(msgspec.Struct):
 
 
 class Pull:
-    """Keeps asking the marketplace for work. The owner runs `run` as a task and follows `reaches`.
+    """Keeps asking the marketplace for work, and tells `reaches` whether it can. The owner runs `run` as a task.
 
     Args:
         marketplace_url: without a slash at its end.
@@ -103,6 +103,7 @@ class Pull:
         outbound: Outbound,
         service_url: str,
         marketplace: Callable[[], str | None],
+        reaches: Reaches,
         *,
         pace: PullPace | None = None,
     ) -> None:
@@ -116,28 +117,34 @@ class Pull:
         self._session: _Session | None = None
         self._opening = asyncio.Lock()
         self._room = asyncio.Semaphore(self._pace.requests_max)
-        self.reaches = Reaches(Reach(False, why="connecting to the marketplace"))
+        self.reaches = reaches
 
     async def run(self) -> None:
         """Run until cancelled; requests in progress are then cut off."""
+        try:
+            async with Outbound(False, named=[self._service_url]) as own, asyncio.TaskGroup() as requests:
+                await self._keep_asking(own, requests)
+        finally:
+            self.reaches.tell(Reach(False, why="no more work is fetched"))
+
+    async def _keep_asking(self, own: Outbound, requests: asyncio.TaskGroup) -> None:
         failures, is_poor = 0, False
-        async with Outbound(False, named=[self._service_url]) as own, asyncio.TaskGroup() as requests:
-            while True:
-                session = None
-                try:
-                    session = await self._current()
-                    if not is_poor:
-                        await self.reaches.tell(Reach(True))
-                    await self._fetch(session, own, requests)
-                    failures, is_poor = 0, False
-                except (Unreachable, _MarketplaceRefused) as error:
-                    failures += 1
-                    log.warning("pull.failed", why=str(error), failures=failures)
-                    if failures >= self._pace.failures_max or not self.reaches.now.is_open:
-                        # After polls of a session got lost, opening a new one proves nothing.
-                        is_poor = session is not None and isinstance(error, Unreachable)
-                        await self.reaches.tell(Reach(False, why=f"cannot get work from the marketplace: {error}"))
-                    await asyncio.sleep(self._pace.backoff_s(failures))
+        while True:
+            session = None
+            try:
+                session = await self._current()
+                if not is_poor:
+                    self.reaches.tell(Reach(True))
+                await self._fetch(session, own, requests)
+                failures, is_poor = 0, False
+            except (Unreachable, _MarketplaceRefused) as error:
+                failures += 1
+                log.warning("pull.failed", why=str(error), failures=failures)
+                if failures >= self._pace.failures_max or not self.reaches.now.is_open:
+                    # After polls of a session got lost, opening a new one proves nothing.
+                    is_poor = session is not None and isinstance(error, Unreachable)
+                    self.reaches.tell(Reach(False, why=f"cannot get work from the marketplace: {error}"))
+                await asyncio.sleep(self._pace.backoff_s(failures))
 
     async def _current(self, refused: _Session | None = None) -> _Session:
         """Return the newest session, but not `refused`. Raises Unreachable, _MarketplaceRefused."""

@@ -65,15 +65,21 @@ class TunnelPace:
 
 
 class Tunnel:
-    """Keeps one cloudflared running. The owner runs `run` as a task; others follow `reaches`."""
+    """Keeps one cloudflared running, and tells `reaches` its address. The owner runs `run` as a task."""
 
-    def __init__(self, options: TunnelOptions, pace: TunnelPace | None = None, probe: Probe | None = None) -> None:
+    def __init__(
+        self,
+        options: TunnelOptions,
+        reaches: Reaches,
+        pace: TunnelPace | None = None,
+        probe: Probe | None = None,
+    ) -> None:
         self._options = options
         self._pace = pace or TunnelPace()
         self._probe = probe
         self._protocol: Protocol = "auto"
         self._version = ""
-        self.reaches = Reaches(Reach(False, why="the tunnel is being opened"))
+        self.reaches = reaches
         self._ready_since_s: float | None = None
         self.keeper_pid: int | None = None
 
@@ -87,7 +93,7 @@ class Tunnel:
             except TunnelFailed as error:
                 failures = 1 if self._ready_for_s() >= self._pace.healthy_after_s else failures + 1
                 log.warning("tunnel.failed", why=str(error), failures=failures, protocol=self._protocol)
-                await self._tell(None, str(error))
+                self._tell(None, str(error))
             if not self._ready_for_s() and failures % self._pace.failures_per_protocol == 0:
                 self._protocol = "http2" if self._protocol == "auto" else "auto"
             await asyncio.sleep(self._pace.backoff_s(failures))
@@ -109,10 +115,13 @@ class Tunnel:
             address = await self._open(process)
             self._ready_since_s = time.monotonic()
             log.info("tunnel.open", address=address, version=self._version, protocol=self._protocol)
-            await self._tell(address)
+            self._tell(address)
             await self._watch(process, address)
-        except asyncio.CancelledError:
-            await self._tell(None, "the tunnel is being closed")
+        except TunnelFailed:
+            raise
+        except BaseException:
+            # No other attempt follows, and ending cloudflared takes a while.
+            self._tell(None, "the tunnel is being closed")
             raise
         finally:
             await process.stop(self._pace.grace_s)
@@ -172,9 +181,9 @@ class Tunnel:
             if time.monotonic() - since_s >= self._pace.lost_s:
                 raise TunnelFailed("cloudflared lost its connection to Cloudflare and did not reconnect")
             if misses >= self._pace.misses_max:
-                await self._tell(None, "cloudflared lost its connection to Cloudflare and is reconnecting")
+                self._tell(None, "cloudflared lost its connection to Cloudflare and is reconnecting")
             elif not misses:
-                await self._tell(address)
+                self._tell(address)
 
     async def _is_ours(self, address: str) -> bool:
         return self._probe is None or await self._probe(address)
@@ -187,5 +196,5 @@ class Tunnel:
         if process.has_exited:
             raise TunnelFailed(f"cloudflared: {await process.why_it_ended()}")
 
-    async def _tell(self, address: str | None, why: str = "") -> None:
-        await self.reaches.tell(Reach(address is not None, address, why, self._version))
+    def _tell(self, address: str | None, why: str = "") -> None:
+        self.reaches.tell(Reach(address is not None, address, why))

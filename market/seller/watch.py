@@ -14,10 +14,10 @@ from market.network.record_keeper import RecordKeeper
 from market.network.room import OWN
 from market.protocol.listings.hours import is_open
 from market.protocol.listings.idle import MachineCondition, hindrance
-from market.seller.address import Address
 from market.seller.job_handler import JobAdmission
 from market.seller.own_gateway import GatewayAway, Idle, OwnGateway, UpstreamRefused
 from market.seller.publisher import Publisher
+from market.seller.reach import Reaches
 from market.seller.sellable_models import SellableModels, rule_of, windows_of
 from market.seller.states import SELLING, UNREACHED
 from market.settings.seller import SellingSettings
@@ -41,7 +41,7 @@ class Watch:
     sellable_models: SellableModels
     publisher: Publisher
     admission: JobAdmission
-    address: Address
+    reaches: Reaches
     clock_ms: Callable[[], int] = now_ms
     _idle: Idle | None = None
     _heard_s: float = 0.0
@@ -54,7 +54,7 @@ class Watch:
         """Run until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._listen(), name="idle gateway")
-            tasks.create_task(self._follow_address(), name="address")
+            tasks.create_task(self._follow_reaches(), name="way in")
             while True:
                 self._heard.clear()
                 try:
@@ -82,9 +82,8 @@ class Watch:
             version = found.version
             self._hear(found)
 
-    async def _follow_address(self) -> None:
-        while True:
-            await self.address.changed(self.address.version)
+    async def _follow_reaches(self) -> None:
+        async for _ in self.reaches.changes():
             self._heard.set()
 
     def _hear(self, idle: Idle | None) -> None:
@@ -146,7 +145,7 @@ class Watch:
             return "the gateway has not answered"
         if idle.is_paused:
             return "an operator has paused selling"
-        return None if self.address.is_open else UNREACHED
+        return None if self.reaches.now.is_open else UNREACHED
 
     def _rule_against(self, idle: Idle | None) -> str | None:
         """Return the owner's rule that currently forbids selling or continuing answers, if any."""

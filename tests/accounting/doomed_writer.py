@@ -77,7 +77,7 @@ class Doomed:
         shares = (Share(chart.user_paid("bob"), CREDIT_NANO // 2), Share(chart.pool_paid("lab"), CREDIT_NANO // 2))
         placed = self._book(market.hold(request_id, shares, EXPIRES_NS))
         parts = [HeldPart(share.account, share.amount_nano, seq) for share, seq in _numbered(shares, placed)]
-        order = market.PurchaseHold(request_id, "bob", tuple(parts), EXPIRES_NS)
+        order = market.PurchaseHold(request_id, tuple(parts))
         sale = market.SellerBill("sam", CHARGE_NANO, fee_bps=1000)
         self._book(market.capture(order, sale, usage(request_id, lane="market")))
         self._book(earnings.matured("sam", request_id, sale.net_nano // 2, reserve_bps=1000))

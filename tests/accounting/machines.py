@@ -24,10 +24,6 @@ class Interrupted:
             happen()
         return self._writer.submit(posting, urgent=urgent)
 
-    @property
-    def waiting(self) -> int:
-        return self._writer.waiting
-
 
 def run_machine(
     machine: Callable[[Databases, Kind], RuleBasedStateMachine], databases: Databases, kind: Kind, examples: int

@@ -47,7 +47,7 @@ def _buy(poster: Poster, name: str, seller: str) -> str:
         (pending_seq,) = poster.submit(hold).result(ANSWER_S).transfer_seqs
     except InsufficientCredit:
         return "refused"
-    order = market.PurchaseHold(name, "ann", (HeldPart(PAYER, CHARGE_NANO, pending_seq),), 2**62)
+    order = market.PurchaseHold(name, (HeldPart(PAYER, CHARGE_NANO, pending_seq),))
     poster.submit(market.capture(order, market.SellerBill(seller, CHARGE_NANO, FEE_BPS))).result(ANSWER_S)
     return "bought"
 

@@ -75,7 +75,7 @@ def write_some(ledger: LedgerService) -> None:
     ledger.post(owed_beyond("r1", "acme", 25, 30))
     shares = (Share(ANN, 30),)
     placed = ledger.post(market.hold("r3", shares, ledger.now_ns))
-    order = market.PurchaseHold("r3", "ann", (HeldPart(ANN, 30, placed.transfer_seqs[0]),), ledger.now_ns)
+    order = market.PurchaseHold("r3", (HeldPart(ANN, 30, placed.transfer_seqs[0]),))
     ledger.post(market.capture(order, market.SellerBill("sam", 30, 1000), usage("r3", lane="market")))
     aside = ledger.post(market.hold("a1", (Share(ANN, 30),), ledger.now_ns))
     allocated = allocations.Allocated("a1", "ann", "sam", 30, 1000, ledger.now_ns)

@@ -14,9 +14,7 @@ from accounting.rules.parts import HeldPart, Share
 from accounting.rules.usage_refunds import RefundParties
 from tests.accounting.ledgers import ANSWER_S, LedgerService, outcome, usage
 
-ORDER = market.PurchaseHold(
-    "r1", "ann", (HeldPart("pool:lab:paid", 30, 1), HeldPart("user:ann:paid", 70, 2)), 2**60
-)
+ORDER = market.PurchaseHold("r1", (HeldPart("pool:lab:paid", 30, 1), HeldPart("user:ann:paid", 70, 2)))
 NOTHING = RefundParties()
 
 
@@ -113,9 +111,7 @@ def test_one_request_is_bought_once_whichever_seller_delivers(ledger: LedgerServ
     """Two sellers that both believe to have answered: the first is paid, the other is not."""
     ledger.credit("ann", 100)
     placed = ledger.post(market.hold("r1", [Share("user:ann:paid", 100)], ledger.now_ns))
-    order = market.PurchaseHold(
-        "r1", "ann", (HeldPart("user:ann:paid", 100, placed.transfer_seqs[0]),), ledger.now_ns
-    )
+    order = market.PurchaseHold("r1", (HeldPart("user:ann:paid", 100, placed.transfer_seqs[0]),))
     sales = [market.SellerBill(seller, 50, 1000) for seller in ("sam", "sue")]
     futures = [ledger.poster.submit(market.capture(order, sale, usage("r1", lane="market"))) for sale in sales]
     assert [outcome(future) for future in futures] == ["posted", "IdempotencyConflict"]

@@ -8,121 +8,81 @@ from random import Random
 
 from cluster.compute.stage_model import StageModel
 from market.protocol.audits.canaries import TOKENS, Canary, failings, freeze
-from market.protocol.audits.logprobs import TokenLogprob
-from market.protocol.audits.needle import Needle, is_found
+from market.protocol.audits.logprobs import GreedyToken
 from market.protocol.audits.rates import FIRST_REQUESTS, audit_rate
-from market.protocol.audits.sequential import Kind
-from market.protocol.audits.verdicts import Audit, Case, after_audit, after_request, decide, new_case, next_kind
-from tests.market.engines import Engine, ids_of, load, needles, questions, write_random, write_smaller
+from market.protocol.audits.verdicts import Audit, Case, after_audit, after_request, decide, new_case
+from tests.market.engines import Engine, ids_of, load, questions, write_random, write_smaller
 from tests.market.parties import NOW_MS
 from tests.market.trade import DIGEST
 
-NEEDLE_SHARE = 0.2
-WINDOW_TOKENS = 128
 CANNED = "That is a good question. I am not sure, but I can tell you a story instead."
 
-Answer = tuple[str, Sequence[TokenLogprob]]
 Change = Callable[[str], str]
 
 
-def text_of(told: Sequence[TokenLogprob]) -> str:
+def text_of(told: Sequence[GreedyToken]) -> str:
     return "".join(each.token for each in told)
 
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """Audits of one seller: what each canary and each needle comes to."""
+    """Audits of one seller: what each canary comes to."""
 
     canaries: Sequence[Audit]
-    needles: Sequence[Audit]
 
-    def draw(self, chance: Random, kind: Kind | None = None) -> Audit:
-        is_needle = chance.random() < NEEDLE_SHARE if kind is None else kind == "needle"
-        return chance.choice(self.needles if is_needle else self.canaries)
-
-    @property
-    def failing_share(self) -> float:
-        return sum(each.has_failed for each in self.canaries) / len(self.canaries)
+    def draw(self, chance: Random) -> Audit:
+        return chance.choice(self.canaries)
 
 
 @dataclass(slots=True)
 class Bench:
-    """Canaries frozen with fp32 and bf16, needles, and what sellers answer to them."""
+    """Canaries frozen with fp32 and bf16, and what sellers answer to them."""
 
     folder: Path
     count: int
-    needle_count: int
     canaries: list[Canary] = field(default_factory=list)
     _prompts: list[list[int]] = field(default_factory=list)
-    _needles: list[tuple[Needle, list[int]]] = field(default_factory=list)
-    _answers: dict[StageModel, list[tuple[TokenLogprob, ...]]] = field(default_factory=dict)
+    _answers: dict[StageModel, list[tuple[GreedyToken, ...]]] = field(default_factory=dict)
 
     def freeze(self) -> None:
         asked = questions(self.count)
         prompts = [ids_of(each) for each in asked]
         runs = zip(*(load(precision).answers(prompts, TOKENS) for precision in ("fp32", "bf16")), strict=True)
-        frozen = [
-            freeze(f"c{n}", *each) for n, each in enumerate(zip(asked, map(len, prompts), runs, strict=True))
-        ]
+        frozen = [freeze(*each) for each in zip(asked, runs, strict=True)]
         self.canaries = [canary for canary in frozen if canary]
         self._prompts = [ids for ids, canary in zip(prompts, frozen, strict=True) if canary]
-        self._needles = needles(self.needle_count)
 
-    def shown(self, engine: Engine, *, change: Change = str, tells: bool = True, sharpest: int = 0) -> Shown:
-        """What the engine's answers come to, each changed on its way; `sharpest` takes only so many canaries."""
+    def shown(self, engine: Engine, *, change: Change = str) -> Shown:
+        """What the engine's answers come to, each changed on its way."""
         if engine.model not in self._answers:
             self._answers[engine.model] = engine.answers(self._prompts, TOKENS)
-        answers = self._answers[engine.model]
-        found = engine.answers([ids for _, ids in self._needles], 8)
-        said = [
-            (canary, change(text_of(told)), told if tells else ())
-            for canary, told in zip(self.canaries, answers, strict=True)
-        ]
-        if sharpest:
-            said = sorted(said, key=lambda each: each[0].margin_nats)[:sharpest]
-        kind: Kind = "logprob" if tells else "canary"
-        return Shown(
-            [_audit(kind, canary.id, failings(canary, text, told)) for canary, text, told in said],
-            [
-                _needle_audit(needle, change(text_of(told)))
-                for (needle, _), told in zip(self._needles, found, strict=True)
-            ],
-        )
+        answers = zip(self.canaries, self._answers[engine.model], strict=True)
+        return Shown([_audit(canary, change(text_of(told))) for canary, told in answers])
 
     def catalogue(self) -> Mapping[str, Callable[[], Shown]]:
         """Every seller of the catalogue."""
-        honest, int4, smaller = load("bf16"), load("int4"), load("bf16", write_smaller(self.folder / "less", 7))
-        sharpest = max(4, self.count // 16)
+        honest, smaller = load("bf16"), load("bf16", write_smaller(self.folder / "less", 7))
         return {
             "honest, bf16": lambda: self.shown(honest),
             "honest, fp16": lambda: self.shown(load("fp16")),
-            "another model": lambda: self.shown(load("bf16", write_random(self.folder / "random")), tells=False),
+            "another model": lambda: self.shown(load("bf16", write_random(self.folder / "random"))),
             "a smaller model": lambda: self.shown(smaller),
-            "a smaller model, no log-probabilities": lambda: self.shown(smaller, tells=False),
-            "int4 for bf16": lambda: self.shown(int4),
-            "int4, no log-probabilities": lambda: self.shown(int4, tells=False, sharpest=sharpest),
-            "int8 for bf16": lambda: self.shown(load("int8")),
-            "canned answers": lambda: self.shown(honest, change=lambda _: CANNED, tells=False),
-            "truncated context": lambda: self.shown(Engine(honest.model, WINDOW_TOKENS)),
-            "padded tokens": lambda: self.shown(honest, change=lambda text: text + "\u200b" * 40, tells=False),
-            "cut short": lambda: self.shown(honest, change=lambda text: text[: 2 * len(text) // 3], tells=False),
+            "canned answers": lambda: self.shown(honest, change=lambda _: CANNED),
+            "padded tokens": lambda: self.shown(honest, change=lambda text: text + "\u200b" * 40),
+            "cut short": lambda: self.shown(honest, change=lambda text: text[: 2 * len(text) // 3]),
         }
 
 
-def _audit(kind: Kind, probe: str, failed: tuple[str, ...]) -> Audit:
-    return Audit(kind, probe, NOW_MS, DIGEST, failed)
+def _audit(canary: Canary, text: str) -> Audit:
+    return Audit("canary", canary.prompt, NOW_MS, DIGEST, failings(canary, text))
 
 
-def _needle_audit(needle: Needle, answer: str) -> Audit:
-    return _audit("needle", needle.answer, () if is_found(needle, answer) else ("what it was told is forgotten",))
-
-
-Draw = Callable[[Random, Kind | None], Audit]
+Draw = Callable[[Random], Audit]
 
 
 def mixed(honest: Shown, other: Shown, share: float) -> Draw:
     """A seller who takes another model for some of its requests."""
-    return lambda chance, kind: (other if chance.random() < share else honest).draw(chance, kind)
+    return lambda chance: (other if chance.random() < share else honest).draw(chance)
 
 
 def caught_after(draw: Draw, chance: Random, *, jobs: int, is_probation: bool = True) -> int | None:
@@ -136,7 +96,7 @@ def caught_after(draw: Draw, chance: Random, *, jobs: int, is_probation: bool = 
         job += gap
         if job > jobs:
             return None
-        case = after_audit(case, draw(chance, next_kind(case)))
+        case = after_audit(case, draw(chance))
         if decide(case).action == "suspend":
             return job
 

@@ -22,10 +22,8 @@ from cluster.models.store import open_source
 from cluster.plans.plan import BLOCK_TOKENS
 from demo.training import tales
 from demo.training.corpus import entry_maker, own_text
-from market.protocol.audits.logprobs import TokenLogprob
-from market.protocol.audits.needle import Needle
+from market.protocol.audits.logprobs import GreedyToken
 
-NAMES = ("Tom", "Anna", "Peter", "Ruth", "Amir", "Clara", "Omar", "Lucy", "Ivan", "Nora", "Hugo", "Emma")
 _END_IDS = (0, 2)
 
 
@@ -35,20 +33,19 @@ _CONTEXT_TOKENS = 512
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """A loaded model that answers greedily; `window_tokens` is how much of a prompt it really looks at."""
+    """A loaded model that answers greedily."""
 
     model: StageModel
-    window_tokens: int = 1024
 
-    def answers(self, prompts: Sequence[Sequence[int]], tokens: int) -> list[tuple[TokenLogprob, ...]]:
-        """Its most probable next tokens up to the end of each answer, with their log-probabilities."""
+    def answers(self, prompts: Sequence[Sequence[int]], tokens: int) -> list[tuple[GreedyToken, ...]]:
+        """Its most probable next tokens up to the end of each answer, with their margins."""
         with torch.inference_mode():
             firsts = range(0, len(prompts), SLOTS)
             return [each for first in firsts for each in self._together(prompts[first : first + SLOTS], tokens)]
 
-    def _together(self, prompts: Sequence[Sequence[int]], tokens: int) -> list[tuple[TokenLogprob, ...]]:
-        shown = [list(prompt[-self.window_tokens :]) for prompt in prompts]
-        found: list[list[TokenLogprob]] = [[] for _ in shown]
+    def _together(self, prompts: Sequence[Sequence[int]], tokens: int) -> list[tuple[GreedyToken, ...]]:
+        shown = [list(prompt) for prompt in prompts]
+        found: list[list[GreedyToken]] = [[] for _ in shown]
         running = list(range(len(shown)))
         logits = torch.cat([self._read(slot, ids) for slot, ids in enumerate(shown)])
         for _ in range(tokens):
@@ -56,7 +53,7 @@ class Engine:
             chosen = best.indices[:, 0].tolist()
             for slot, id_, (one, other) in zip(running, chosen, best.values.tolist(), strict=True):
                 if id_ not in _END_IDS:
-                    found[slot].append(TokenLogprob(tokenizer().decode([id_]), one, margin=one - other))
+                    found[slot].append(GreedyToken(tokenizer().decode([id_]), one - other))
             going = [(slot, id_) for slot, id_ in zip(running, chosen, strict=True) if id_ not in _END_IDS]
             if not going:
                 break
@@ -78,7 +75,7 @@ class Engine:
         return self.model.logits(self.model.forward(self.model.embed(torch.tensor(ids)), batch)).float()
 
 
-def load(precision: Precision, folder: Path = DEMO_MODEL, window_tokens: int = 1024) -> Engine:
+def load(precision: Precision, folder: Path = DEMO_MODEL) -> Engine:
     manifest = read_manifest(folder, folder.name)
     card = read_card(manifest.config)
     spec = StageSpec.whole(
@@ -89,7 +86,7 @@ def load(precision: Precision, folder: Path = DEMO_MODEL, window_tokens: int = 1
         slots=SLOTS,
     )
     model = load_stage_model(card, manifest, spec, open_source(str(folder)), torch.device("cpu"))
-    return Engine(model, window_tokens)
+    return Engine(model)
 
 
 def write_random(folder: Path) -> Path:
@@ -135,18 +132,3 @@ def questions(count: int, seed: int = 3) -> list[str]:
     random, (entries, _) = Random(seed), own_text()
     draw = entry_maker(entries)
     return [(draw if random.random() < 0.7 else tales.draw)(random).question for _ in range(count)]
-
-
-def needles(count: int, seed: int = 5) -> list[tuple[Needle, list[int]]]:
-    """Conversations of some 300 tokens whose last question is about their first sentence."""
-    random, (entries, _) = Random(seed), own_text()
-    draw = entry_maker(entries)
-    hidden = []
-    for name in NAMES[:count]:
-        texts = [f"My name is {name}.", f"Nice to meet you, {name}! How can I help you?"]
-        for _ in range(7):
-            exchange = draw(random)
-            texts += [exchange.question, exchange.answer]
-        texts.append("What is my name?")
-        hidden.append((Needle("\n".join(texts), name), ids_of(*texts)))
-    return hidden

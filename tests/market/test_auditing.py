@@ -1,7 +1,6 @@
 """Audits: what is right passes, what is odd is seen, and the bound on honest sellers caught by chance holds."""
 
 import random
-from math import inf
 from typing import Any
 
 import pytest
@@ -10,8 +9,7 @@ from hypothesis import strategies as st
 
 from market.protocol.audits.canaries import USES_MAX, Canary, failings, freeze, freeze_texts, is_retired
 from market.protocol.audits.evidence import LASTS_MS, PASSED_MIN, digest_of, evidence_of, tier_found
-from market.protocol.audits.logprobs import TokenLogprob, distance_nats, token_logprobs_of
-from market.protocol.audits.needle import hide, is_found
+from market.protocol.audits.logprobs import GreedyToken, greedy_tokens_of
 from market.protocol.audits.rates import (
     ANOMALY_AUDITS,
     FAILURE_AUDITS,
@@ -33,32 +31,23 @@ from market.protocol.audits.verdicts import (
     after_audit,
     after_confirmation,
     after_request,
-    audited,
     decide,
     new_case,
-    next_kind,
 )
 from market.protocol.listings.listing import Tier
-from market.protocol.matching.track import Track
 from tests.market.parties import NOW_MS, id_of
 from tests.market.trade import DIGEST
 
 WORDS = "the mill grinds what the race brings to it".split()  # noqa: SIM905
-REFERENCE = tuple(
-    TokenLogprob(f" {word}", -0.1 * n, margin=1.0 if n != 5 else 0.01) for n, word in enumerate(WORDS, 1)
-)
+REFERENCE = tuple(GreedyToken(f" {word}", margin=1.0 if n != 5 else 0.01) for n, word in enumerate(WORDS, 1))
 
 
-def nudged(nats: float) -> tuple[TokenLogprob, ...]:
-    return tuple(TokenLogprob(each.token, each.logprob - nats, each.margin) for each in REFERENCE)
-
-
-def text_of(logprobs: tuple[TokenLogprob, ...]) -> str:
-    return "".join(each.token for each in logprobs)
+def text_of(tokens: tuple[GreedyToken, ...]) -> str:
+    return "".join(each.token for each in tokens)
 
 
 def canary() -> Canary:
-    frozen = freeze("c1", "What does a mill do?", 12, [REFERENCE, nudged(0.001)])
+    frozen = freeze("What does a mill do?", [REFERENCE, REFERENCE])
     assert frozen is not None
     return frozen
 
@@ -71,58 +60,54 @@ def test_a_canary_knows_how_its_answer_begins() -> None:
     frozen = canary()
     assert frozen.opening == " the mill grinds what"
     assert not frozen.is_whole
-    assert failings(frozen, text_of(REFERENCE), ()) == ()
-    assert failings(frozen, text_of(REFERENCE).lstrip() + " and more", nudged(0.004)) == ()
+    assert failings(frozen, text_of(REFERENCE)) == ()
+    assert failings(frozen, text_of(REFERENCE).lstrip() + " and more") == ()
     # Where the model itself hardly knows, another word is no lie.
-    assert failings(frozen, "the mill grinds what water brings", ()) == ()
-    assert failings(frozen, "I am only a small model", ()) == ("the answer begins differently from the model's",)
-    (far,) = failings(frozen, text_of(REFERENCE), nudged(0.01))
-    assert "nats a token away" in far
-    (other,) = failings(
-        frozen, text_of(REFERENCE), (TokenLogprob(" made", -0.1), TokenLogprob(" up", -0.1), *REFERENCE[:2])
-    )[1:]
-    assert "belong to another text" in other
+    assert failings(frozen, "the mill grinds what water brings") == ()
+    assert failings(frozen, "I am only a small model") == ("the answer begins differently from the model's",)
     assert is_retired(USES_MAX, 0)
     assert is_retired(0, 3)
     assert not is_retired(3, 2)
 
 
 def test_a_whole_answer_has_nothing_behind_it() -> None:
-    frozen = freeze("c2", "What does a mill do?", 12, [REFERENCE[:4], nudged(0.001)[:4]])
+    frozen = freeze("What does a mill do?", [REFERENCE[:4], REFERENCE[:4]])
     assert frozen is not None
     assert frozen.is_whole
-    assert failings(frozen, "the mill grinds what\n", ()) == ()
-    assert failings(frozen, "the mill grinds what\u200b", ()) == ("the answer continues where the model's ends",)
-    assert failings(frozen, "the mill", ()) == ("the answer begins differently from the model's",)
+    assert failings(frozen, "the mill grinds what\n") == ()
+    assert failings(frozen, "the mill grinds what\u200b") == ("the answer continues where the model's ends",)
+    assert failings(frozen, "the mill") == ("the answer begins differently from the model's",)
 
 
 def test_texts_alone_make_a_canary_too() -> None:
-    frozen = freeze_texts("c3", "p", 1, ["The mill grinds what comes.", " The mill grinds whatever comes."])
+    frozen = freeze_texts("p", ["The mill grinds what comes.", " The mill grinds whatever comes."])
     assert frozen is not None
     assert (frozen.opening, frozen.is_whole) == ("The mill grinds", False)
-    assert failings(frozen, "The mill grinds flour.", REFERENCE) != ()
-    assert failings(frozen, "The mill grinds flour.", ()) == ()
-    assert failings(frozen, "The sea is blue.", ()) != ()
-    whole = freeze_texts("c4", "p", 1, ["It is forty-two."] * 2)
+    assert failings(frozen, "The mill grinds flour.") == ()
+    assert failings(frozen, "The sea is blue.") != ()
+    whole = freeze_texts("p", ["It is forty-two."] * 2)
     assert whole is not None
     assert whole.is_whole
-    assert freeze_texts("c5", "p", 1, ["It is forty-two."]) is None
-    assert freeze_texts("c6", "p", 1, ["It is forty-two.", "No."]) is None
+    assert freeze_texts("p", ["It is forty-two."]) is None
+    assert freeze_texts("p", ["It is forty-two.", "No."]) is None
 
 
 def test_nothing_is_frozen_that_honest_engines_disagree_about() -> None:
-    otherwise = (*REFERENCE[:2], TokenLogprob(" makes", -1.0), *REFERENCE[3:])
-    assert freeze("c", "p", 1, [REFERENCE, otherwise]) is None
-    assert freeze("c", "p", 1, [REFERENCE, nudged(0.5)]) is None
-    unsure = tuple(TokenLogprob(each.token, each.logprob) for each in REFERENCE)
-    assert freeze("c", "p", 1, [unsure]) is None
+    otherwise = (*REFERENCE[:2], GreedyToken(" makes", 1.0), *REFERENCE[3:])
+    assert freeze("p", [REFERENCE, otherwise]) is None
+    sure = tuple(GreedyToken(each.token, 1.0) for each in REFERENCE)
+    assert freeze("p", [sure, sure]) is not None
+    assert freeze("p", [sure, (*sure[:6], GreedyToken(" makes", 1.0), *sure[7:])]) is None
+    unsure = tuple(GreedyToken(each.token) for each in REFERENCE)
+    assert freeze("p", [unsure]) is None
 
 
-def test_log_probabilities_are_compared_where_tokens_are_the_same() -> None:
-    assert distance_nats(REFERENCE, nudged(0.25)) == pytest.approx(0.25)
-    assert distance_nats(REFERENCE, REFERENCE[:3]) is None
-    assert distance_nats(REFERENCE, (*REFERENCE[:6], TokenLogprob(" x", -1.0))) == inf
-    assert distance_nats(REFERENCE, (*REFERENCE[:4], TokenLogprob(" x", -1.0))) == 0
+def test_a_margin_is_the_distance_to_the_next_best_token() -> None:
+    top = [{"token": "a", "logprob": -0.5}, {"token": "b", "logprob": -2.0}, {"token": "c", "logprob": -3.0}]
+    choice = {"logprobs": {"content": [{"token": "a", "logprob": -0.5, "top_logprobs": top}]}}
+    assert greedy_tokens_of(choice) == (GreedyToken("a", 1.5),)
+    choice["logprobs"]["content"][0] = {"token": "b", "logprob": -2.0, "top_logprobs": top}
+    assert greedy_tokens_of(choice) == (GreedyToken("b", 0.0),)
 
 
 @pytest.mark.parametrize(
@@ -136,19 +121,8 @@ def test_log_probabilities_are_compared_where_tokens_are_the_same() -> None:
         ({"logprobs": {"content": [{"token": "a", "logprob": -1}] * 9_999}}, 256),
     ],
 )
-def test_what_sellers_tell_is_read_as_far_as_it_makes_sense(choice: dict[str, Any], tokens: int) -> None:
-    assert len(token_logprobs_of(choice)) == tokens
-
-
-@given(st.integers(200, 20_000), st.floats(0, 0.9), st.integers(10_000, 99_999))
-def test_a_needle_is_found_by_who_reads_everything(chars: int, place: float, number: int) -> None:
-    needle = hide(
-        (f"Sentence {n} says nothing new." for n in range(10_000)), "locker", str(number), chars, place=place
-    )
-    assert len(needle.prompt) == pytest.approx(chars, abs=160)
-    assert needle.prompt.index(str(number)) <= place * chars + 80
-    assert is_found(needle, f"It is {number:,}.")
-    assert not is_found(needle, f"It is {number + 1}.")
+def test_what_an_engine_tells_is_read_as_far_as_it_makes_sense(choice: dict[str, Any], tokens: int) -> None:
+    assert len(greedy_tokens_of(choice)) == tokens
 
 
 def test_who_is_alone_with_an_answer_is_found_by_a_third() -> None:
@@ -246,11 +220,10 @@ def test_no_seller_loses_money_by_canaries_alone() -> None:
     assert after_confirmation(looked_at(new_case(is_probation=True), failed[0]), "c9").confirmed == frozenset()
 
 
-def test_a_failure_is_followed_up_by_its_kind() -> None:
-    case = looked_at(new_case(is_probation=False), audit("needle", "n", "forgotten"))
-    assert next_kind(case) == "needle"
-    assert next_kind(looked_at(case, *[audit()] * (FAILURE_AUDITS - 1))) == "needle"
-    assert next_kind(looked_at(case, *[audit()] * FAILURE_AUDITS)) is None
+def test_a_failure_is_followed_up_for_a_while() -> None:
+    case = looked_at(new_case(is_probation=False), audit("canary", "n", "forgotten"))
+    assert looked_at(case, *[audit()] * (FAILURE_AUDITS - 1)).watched.forced_audits == 1
+    assert looked_at(case, *[audit()] * FAILURE_AUDITS).watched.forced_audits == 0
     assert after_anomaly(case).watched.forced_audits == FAILURE_AUDITS
 
 
@@ -260,8 +233,6 @@ def test_an_anomaly_is_followed_up_and_then_forgotten() -> None:
     assert decide(case).action == "watch"
     case = looked_at(case, *[audit()] * ANOMALY_AUDITS)
     assert decide(case).action == "none"
-    assert audited(Track(), audit(), 10.0).audits.good == 1
-    assert audited(Track(), audit("canary", "c", "other"), 10.0).audits.bad == 1
 
 
 @pytest.mark.parametrize(
@@ -270,8 +241,8 @@ def test_an_anomaly_is_followed_up_and_then_forgotten() -> None:
         ([], "declared"),
         ([audit()] * (PASSED_MIN - 1), "declared"),
         ([audit()] * PASSED_MIN, "canary"),
-        ([audit()] * 5 + [audit("logprob")] * 5, "canary"),
-        ([audit("logprob")] * PASSED_MIN + [audit("logprob", "c", "far")], "logprob"),
+        ([audit()] * 5 + [audit("redundancy")] * 5, "canary"),
+        ([audit("redundancy")] * PASSED_MIN + [audit("redundancy", "c", "far")], "redundancy"),
         ([audit("redundancy")] * PASSED_MIN, "redundancy"),
         ([audit(made_ms=NOW_MS - LASTS_MS)] * PASSED_MIN, "declared"),
         ([audit("canary", "c", "other")] * PASSED_MIN, "declared"),

@@ -1,4 +1,4 @@
-"""The catalogue of cheats, with real models behind the audits: who is caught, how soon, and who never is.
+"""The catalogue of cheats, with real models behind the audits: who is caught, and how soon.
 
 The short run draws 60 sellers of each kind from a dozen canaries, the long one 400 from some two hundred.
 """
@@ -10,7 +10,7 @@ from random import Random
 import pytest
 import torch
 
-from market.protocol.audits.sequential import ALPHA, FAILING_MAX, Kind
+from market.protocol.audits.sequential import ALPHA, FAILING_MAX
 from market.protocol.audits.verdicts import Audit
 from market.protocol.counting.padding_flags import padding_flags
 from tests.market.cheats import Bench, Draw, Shown, caught_after, mixed
@@ -19,19 +19,19 @@ from tests.market.texts import honest_texts
 from tests.market.trade import DIGEST
 
 JOBS = 500
-CAUGHT_ALWAYS = ("a smaller model", "int4 for bf16", "canned answers", "padded tokens", "cut short")
-SHORT = ("honest, bf16", "truncated context", *CAUGHT_ALWAYS)
+CAUGHT_ALWAYS = ("a smaller model", "canned answers", "padded tokens", "cut short")
+SHORT = ("honest, bf16", *CAUGHT_ALWAYS)
 
 
 @pytest.fixture(scope="module")
 def shown(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Shown]:
-    shown = _catalogue(tmp_path_factory.mktemp("short"), 12, 3)
+    shown = _catalogue(tmp_path_factory.mktemp("short"), 12)
     return {name: shown[name]() for name in SHORT}
 
 
-def _catalogue(folder: Path, canaries: int, needles: int) -> Mapping[str, Callable[[], Shown]]:
+def _catalogue(folder: Path, canaries: int) -> Mapping[str, Callable[[], Shown]]:
     torch.set_num_threads(1)
-    bench = Bench(folder, canaries, needles)
+    bench = Bench(folder, canaries)
     bench.freeze()
     return bench.catalogue()
 
@@ -45,12 +45,11 @@ def caught(draw: Draw, sellers: int, *, is_probation: bool = True) -> list[int]:
 def assert_caught(shown: Mapping[str, Shown], sellers: int) -> None:
     for name in CAUGHT_ALWAYS:
         assert caught(shown[name].draw, sellers)[-1] <= JOBS, name
-    assert caught(shown["truncated context"].draw, sellers)[int(0.95 * sellers)] <= JOBS
-    substituted = mixed(shown["honest, bf16"], shown["a smaller model"], 0.1)
+    substituted = mixed(shown["honest, bf16"], shown["a smaller model"], 0.2)
     assert caught(substituted, sellers)[int(0.95 * sellers)] <= JOBS
     for name in shown:
         if name.startswith("honest"):
-            assert not any(each.has_failed for each in (*shown[name].canaries, *shown[name].needles)), name
+            assert not any(each.has_failed for each in shown[name].canaries), name
 
 
 def test_cheats_are_caught_within_five_hundred_requests(shown: Mapping[str, Shown]) -> None:
@@ -63,7 +62,7 @@ def test_padding_is_seen_with_the_first_answer() -> None:
     assert padding_flags(text + "\u200b" * len(text)) == ("invisible", "repeated")
 
 
-def at_the_limit(chance: Random, kind: Kind | None) -> Audit:
+def at_the_limit(chance: Random) -> Audit:
     """An honest seller that fails as often as any honest one may."""
     failed = chance.random() < FAILING_MAX["canary"]
     return Audit("canary", "c", NOW_MS, DIGEST, ("by chance",) if failed else ())
@@ -83,11 +82,9 @@ def test_the_bound_is_below_a_thousandth_for_ten_thousand_requests() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_the_whole_catalogue(tmp_path: Path) -> None:
-    shown = {name: show() for name, show in _catalogue(tmp_path, 240, 12).items()}
+    shown = {name: show() for name, show in _catalogue(tmp_path, 240).items()}
     assert_caught(shown, 400)
     assert caught(shown["another model"].draw, 400)[-1] <= JOBS
-    # Coarse weights without log-probabilities are seen in openings that were nearly others.
-    assert caught(shown["int4, no log-probabilities"].draw, 400)[200] <= JOBS
 
 
 @pytest.mark.slow

@@ -21,7 +21,7 @@ from market.protocol.listings.listing import (
     is_on_offer,
     read_listing,
 )
-from market.protocol.listings.prices import Prices, cost_nano, effective_nano
+from market.protocol.listings.prices import Prices, cost_nano
 from market.protocol.records.amounts import Amount, read_amount, write_amount
 from market.protocol.records.envelope import Record
 from tests.market.parties import NOW_MS, signed_record
@@ -198,9 +198,6 @@ def test_prices_with_failures_and_waiting_in_them() -> None:
     assert cost_nano(prices, 30, 0, 12) == 2_467
     assert cost_nano(prices, 30, 30, 12) == 1_117
     assert cost_nano(prices, 30, 0, 0) == 0
-    assert effective_nano(1_000, 0.5) == 2_000
-    assert effective_nano(1_000, 1.0, waited_s=2.0, second_nano=300) == 1_600
-    assert effective_nano(1_000, 1.0, waited_s=-2.0, second_nano=300) == 1_000
 
 
 @given(st.integers(0, 10**15))

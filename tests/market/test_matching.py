@@ -10,14 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from market.protocol.matching.breaker import Recent, Signal, is_tripped
-from market.protocol.matching.candidate import PROBATION_COST_MAX_NANO, Candidate, Need
+from market.protocol.matching.candidate import PROBATION_COST_MAX_NANO, Candidate
 from market.protocol.matching.caps import LearnedCap
 from market.protocol.matching.choice import EXPLORED, choose
 from market.protocol.matching.track import HALF_LIFE_S, Tally, Track
 from market.protocol.matching.weights import weigh
 from tests.examples import examples
 
-NEED = Need()
 counts = st.integers(0, 500).map(float)
 tallies = st.builds(Tally, counts, counts)
 tracks = st.builds(Track, tallies, tallies)
@@ -33,8 +32,6 @@ def candidates(draw: st.DrawFn, size: int = 6) -> list[Candidate]:
             track=draw(tracks),
             cap=LearnedCap.of(draw(st.integers(1, 8))),
             in_flight=draw(st.integers(0, 8)),
-            ttft_p90_s=draw(st.floats(0, 10)),
-            saved_nano=draw(st.sampled_from([0, 0, 1_000])),
             is_probation=draw(st.booleans()),
             is_broken=draw(st.sampled_from([False, False, True])),
         )
@@ -49,7 +46,7 @@ def seller(name: str, cost_nano: int = 1_000, good: float = 200, bad: float = 2,
 
 
 def share_of(several: list[Candidate], *owners: str) -> float:
-    return sum(each.share for each in weigh(several, NEED) if each.candidate.owner in owners)
+    return sum(each.share for each in weigh(several) if each.candidate.owner in owners)
 
 
 def chance_of(seed: int) -> Callable[[], float]:
@@ -58,7 +55,7 @@ def chance_of(seed: int) -> Callable[[], float]:
 
 @given(candidates())
 def test_shares_add_up_and_are_for_those_who_may(several: list[Candidate]) -> None:
-    weighed = weigh(several, NEED)
+    weighed = weigh(several)
     assert len(weighed) == len(several)
     if any(each.share for each in weighed):
         assert sum(each.share for each in weighed) == pytest.approx(1)
@@ -74,8 +71,8 @@ def test_the_order_in_which_they_are_named_decides_nothing(
 ) -> None:
     mixed = list(several)
     chance.shuffle(mixed)
-    shares = [{each.candidate.listing: pytest.approx(each.share) for each in weigh(mixed, NEED)}]
-    assert {each.candidate.listing: each.share for each in weigh(several, NEED)} == shares[0]
+    shares = [{each.candidate.listing: pytest.approx(each.share) for each in weigh(mixed)}]
+    assert {each.candidate.listing: each.share for each in weigh(several)} == shares[0]
 
 
 @given(tracks, st.integers(0, 10**7), st.integers(0, 7), st.data())
@@ -85,7 +82,7 @@ def test_who_is_better_in_everything_gets_no_less(
     def add(tally: Tally) -> Tally:
         return replace(tally, good=tally.good + data.draw(counts), bad=tally.bad * data.draw(st.floats(0, 1)))
 
-    worse = seller("worse", cost_nano, track=track, in_flight=in_flight, ttft_p90_s=data.draw(st.floats(0, 9)))
+    worse = seller("worse", cost_nano, track=track, in_flight=in_flight)
     better = replace(
         worse,
         listing="better",
@@ -93,11 +90,9 @@ def test_who_is_better_in_everything_gets_no_less(
         cost_nano=data.draw(st.integers(0, cost_nano)),
         track=Track(add(track.served), add(track.audits)),
         in_flight=data.draw(st.integers(0, in_flight)),
-        ttft_p90_s=data.draw(st.floats(0, worse.ttft_p90_s)),
     )
     several = [worse, better, seller("third")]
-    need = Need(second_nano=100)
-    shares = {each.candidate.listing: each.share for each in weigh(several, need)}
+    shares = {each.candidate.listing: each.share for each in weigh(several)}
     assert shares["better"] >= shares["worse"] * (1 - 1e-9)
 
 
@@ -125,27 +120,25 @@ def test_all_newcomers_together_get_what_exploring_gives(names: int, seed: int) 
     strangers = [seller(f"new{n}", 1, 0, 0, is_probation=True) for n in range(names)]
     chance = random.Random(seed)
     explored = chance.random() < EXPLORED
-    chosen = choose([seller("honest"), *strangers], NEED, chance_of(seed))
+    chosen = choose([seller("honest"), *strangers], chance_of(seed))
     assert chosen is not None
     assert explored or chosen.candidate.owner == "honest"
-    assert chosen.reason == ("explored" if explored else "drawn")
 
 
-def test_newcomers_see_nothing_sensitive_and_nothing_dear() -> None:
+def test_newcomers_see_nothing_dear() -> None:
     stranger = seller("new", PROBATION_COST_MAX_NANO, is_probation=True)
-    assert choose([stranger], NEED, chance_of(1)) is not None
-    assert choose([stranger], Need(is_sensitive=True), chance_of(1)) is None
-    assert choose([replace(stranger, cost_nano=PROBATION_COST_MAX_NANO + 1)], NEED, chance_of(1)) is None
+    assert choose([stranger], chance_of(1)) is not None
+    assert choose([replace(stranger, cost_nano=PROBATION_COST_MAX_NANO + 1)], chance_of(1)) is None
 
 
 @given(candidates(), st.integers(0, 10**6))
 def test_only_permitted_sellers_are_chosen(several: list[Candidate], seed: int) -> None:
-    chosen = choose(several, NEED, chance_of(seed))
-    able = [each for each in several if each.exclusion(NEED) is None]
+    chosen = choose(several, chance_of(seed))
+    able = [each for each in several if each.exclusion is None]
     assert (chosen is None) == (not able)
     if chosen:
         assert chosen.candidate in able
-        assert choose(several, NEED, chance_of(seed)) == chosen
+        assert choose(several, chance_of(seed)) == chosen
 
 
 def test_a_third_of_the_price_is_nine_times_the_traffic() -> None:
@@ -153,23 +146,9 @@ def test_a_third_of_the_price_is_nine_times_the_traffic() -> None:
     assert share_of(several, "a") == pytest.approx(9 * share_of(several, "c"))
 
 
-def test_a_held_prefix_wins_where_it_saves_enough() -> None:
-    holder = seller("holder", 3_000, saved_nano=2_500)
-    choices = [choose([seller("cheap", 1_000), holder], NEED, chance_of(seed)) for seed in range(300)]
-    reasons = Counter((each.candidate.owner, each.reason) for each in choices if each)
-    assert reasons["holder", "prefix"] > 250
-    little = replace(holder, saved_nano=1_990)
-    for seed in range(300):
-        chosen = choose([seller("cheap", 1_000), little], NEED, chance_of(seed))
-        assert chosen is not None
-        assert chosen.reason != "prefix"
-
-
 def test_of_two_the_less_busy() -> None:
     busy, free = seller("busy", in_flight=4), seller("free")
-    drawn = Counter(
-        c.candidate.owner for seed in range(2_000) if (c := choose([busy, free], NEED, chance_of(seed)))
-    )
+    drawn = Counter(c.candidate.owner for seed in range(2_000) if (c := choose([busy, free], chance_of(seed))))
     # A third of the weight, and both draws must hit it.
     assert drawn["busy"] / 2_000 == pytest.approx(1 / 9, abs=0.04)
 
@@ -239,7 +218,7 @@ def simulated(machines: list[Machine], requests: int = 3_000) -> Counter[str]:
     for number in range(requests):
         now_s = 10.0 * number
         offers = [replace(each.candidate, track=each.known) for each in machines]
-        chosen = choose(offers, NEED, chance.random)
+        chosen = choose(offers, chance.random)
         assert chosen is not None
         machine = next(each for each in machines if each.candidate.listing == chosen.candidate.listing)
         served = machine.known.served.after(now_s, is_good=chance.random() < machine.answers)

@@ -15,7 +15,7 @@ from market.protocol.identity.keys import identity_of
 from market.protocol.identity.pseudonyms import pseudonym_for
 from market.protocol.listings.listing import Listing, is_on_offer, read_listing
 from market.protocol.listings.prices import cost_nano
-from market.protocol.matching.candidate import Candidate, Need
+from market.protocol.matching.candidate import Candidate
 from market.protocol.matching.caps import LearnedCap
 from market.protocol.matching.choice import choose
 from market.protocol.matching.track import Track
@@ -49,7 +49,7 @@ def found_listing(record: Record) -> Listing:
 def chosen(record: Record, listing: Listing) -> None:
     cap = LearnedCap.of(listing.capacity.slots)
     candidate = Candidate(record.digest, SELLER, cost_nano(listing.pricing, *TOKENS), Track(), cap)
-    choice = choose([candidate], Need(), lambda: 0.5)
+    choice = choose([candidate], lambda: 0.5)
     assert choice is not None
     assert choice.candidate.listing == record.digest
 
@@ -112,6 +112,6 @@ def test_a_purchase_from_listing_to_posting() -> None:
 
 def assert_posts(due: Due, terms: ChannelTerms) -> None:
     """The ledger books the amount as it is."""
-    order = rules.PurchaseHold("a1", "ann", (HeldPart("user:ann:paid", 10**6, 7),), 2**62)
+    order = rules.PurchaseHold("a1", (HeldPart("user:ann:paid", 10**6, 7),))
     posting = rules.capture(order, rules.SellerBill(terms.seller, due.amount_nano, 500))
     assert sum(leg.amount_nano for leg in posting.legs if leg.debit == "user:ann:paid") == due.amount_nano

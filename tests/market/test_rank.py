@@ -1,17 +1,16 @@
-"""No seller gains rank by many names, by buying from itself, or by serving auditors better."""
+"""No seller gains rank by many names."""
 
 from dataclasses import replace
 from random import Random
 
 import pytest
 
-from market.protocol.matching.candidate import Candidate, Need
+from market.protocol.matching.candidate import Candidate
 from market.protocol.matching.caps import LearnedCap
 from market.protocol.matching.choice import EXPLORED, choose
 from market.protocol.matching.track import Tally, Track
 from market.protocol.matching.weights import weigh
 
-NEED = Need()
 HONEST = [f"honest{n}" for n in range(4)]
 WELL = Track(Tally(200, 2), Tally(20, 0))
 
@@ -22,9 +21,9 @@ def offer(
     return Candidate(name, owner, cost_nano, track, LearnedCap.of(8), **rest)  # type: ignore[arg-type]
 
 
-def got(offers: list[Candidate], name: str, need: Need = NEED) -> float:
+def got(offers: list[Candidate], name: str) -> float:
     """The share of those whose owner's name begins so."""
-    return sum(each.share for each in weigh(offers, need) if each.candidate.owner.startswith(name))
+    return sum(each.share for each in weigh(offers) if each.candidate.owner.startswith(name))
 
 
 @pytest.mark.parametrize("cost_nano", [10, 1_000, 10_000])
@@ -43,16 +42,5 @@ def test_fifty_strangers_of_one_owner_get_what_exploring_gives_to_all() -> None:
     strangers = [offer(f"s{n}", f"s{n}", Track(), cost_nano=1, is_probation=True) for n in range(50)]
     assert got([*honest, *strangers], "s") == 0
     chance = Random(6)
-    choices = [choose([*honest, *strangers], NEED, chance.random) for _ in range(400)]
+    choices = [choose([*honest, *strangers], chance.random) for _ in range(400)]
     assert sum(each is not None and each.candidate.owner[0] == "s" for each in choices) <= 400 * 3 * EXPLORED
-    # None of them sees anything that matters.
-    assert choose(strangers, Need(is_sensitive=True), chance.random) is None
-
-
-def test_haste_for_auditors_gains_nothing() -> None:
-    """A seller is ranked by what the buyer's own requests saw."""
-    need = Need(ttft_target_s=0.5, second_nano=1_000)
-    slow = offer("slow", "slow", ttft_p90_s=3.0)
-    shares = weigh([slow, offer("honest", "honest", ttft_p90_s=0.4)], need)
-    assert shares[0].candidate.owner == "honest"
-    assert shares[0].share > 0.8

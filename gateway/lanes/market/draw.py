@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from math import log
 
 from market.protocol.listings.prices import Prices, cost_nano
-from market.protocol.matching.candidate import Candidate, Need
+from market.protocol.matching.candidate import Candidate
 from market.protocol.matching.caps import LearnedCap
 from market.protocol.matching.choice import Chance, choose
 from market.protocol.matching.track import Tally, Track
@@ -25,7 +25,7 @@ DRAWN_MAX = 8
 def drawn(rows: Sequence[OnOffer], chance: Chance) -> list[OnOffer]:
     """Return the listings that may be asked now, in order; one of each seller."""
     by_listing = {row.listing: row for row in _one_each(rows) if not row.suspended_why}
-    choice = choose([_candidate(row) for row in by_listing.values()], Need(), chance)
+    choice = choose([_candidate(row) for row in by_listing.values()], chance)
     if choice is None:
         return []
     able = [each for each in choice.weighed if each.excluded is None and each.candidate is not choice.candidate]
@@ -37,7 +37,7 @@ def drawn(rows: Sequence[OnOffer], chance: Chance) -> list[OnOffer]:
 def excluded(rows: Sequence[OnOffer]) -> dict[str, str]:
     """Return why listings cannot be asked now, by their digest, in words."""
     words = {"broken": "fails far more often than others now", "full": "has no free slot", "probation": "is new"}
-    found = {row.listing: _candidate(row).exclusion(Need()) for row in rows}
+    found = {row.listing: _candidate(row).exclusion for row in rows}
     suspended = {row.listing: f"suspended: {row.suspended_why}" for row in rows if row.suspended_why}
     return {listing: words[reason] for listing, reason in found.items() if reason} | suspended
 
@@ -65,7 +65,6 @@ def _candidate(row: OnOffer) -> Candidate:
         track=Track(Tally(row.good, row.bad, row.at_s), Tally(row.audits_good, row.audits_bad, row.at_s)),
         cap=LearnedCap(row.slots, row.cap),
         in_flight=row.in_flight,
-        ttft_p90_s=row.ttft_p90_s,
         is_probation=row.is_probation,
         is_broken=row.is_broken,
     )

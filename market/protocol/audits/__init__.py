@@ -7,10 +7,7 @@ Modules:
     evidence    State what an auditor may say in a listing: the tier that its passed audits reach, and a hash of
                 them
     findings    Sign and read auditors' findings about sellers, for readers that trust them
-    logprobs    Measure how far a seller's log-probabilities are from its listed model's, over tokens that both
-                chose
-    needle      Test whether a seller reads all of a long prompt: it states a fact near its beginning and asks for
-                it at its end
+    logprobs    Read from log-probabilities how sure an engine was of each token of its greedy answer
     prompts     Prove what a prompt was: a party that knows a request's keys can show what was sealed in it
     rates       Decide how often a seller is audited, by its status and its record
     replay      Send the same greedy request to several sellers of one model, and find the one that answers alone

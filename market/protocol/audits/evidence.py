@@ -1,13 +1,12 @@
 """State what an auditor may say in a listing: the tier that its passed audits reach, and a hash of them. Pure.
 
-`declared` is the seller's word, `canary` answers to known requests, `logprob` probabilities with them,
-`redundancy` the same answers as other sellers'. `toploc` and `tee` are reserved. None of them proves a model.
+`declared` is the seller's word, `canary` answers to known requests, `redundancy` the same answers as other sellers'.
+`logprob`, `toploc` and `tee` are reserved. None of them proves a model.
 """
 
 import hashlib
 from collections.abc import Sequence
 
-from market.protocol.audits.sequential import Kind
 from market.protocol.audits.verdicts import Audit, Case, decide
 from market.protocol.listings.listing import TIERS, Evidence, Tier
 from market.protocol.records.canonical import canonical
@@ -16,21 +15,14 @@ PASSED_MIN = 10
 LASTS_MS = 14 * 86_400_000
 """Older findings say nothing about today."""
 
-_TIERS: dict[Kind, Tier] = {
-    "canary": "canary",
-    "needle": "canary",
-    "logprob": "logprob",
-    "redundancy": "redundancy",
-}
-
 
 def tier_found(audits: Sequence[Audit], now_ms: int) -> Tier:
     """Return the highest tier with ten passed audits in the last two weeks.
 
     A higher tier counts for lower ones.
     """
-    passed = [
-        _TIERS[each.kind] for each in audits if not each.has_failed and 0 <= now_ms - each.made_ms < LASTS_MS
+    passed: list[Tier] = [
+        each.kind for each in audits if not each.has_failed and 0 <= now_ms - each.made_ms < LASTS_MS
     ]
     reached = (tier for tier in TIERS if _count(passed, tier) >= PASSED_MIN)
     return max(reached, key=TIERS.index, default="declared")

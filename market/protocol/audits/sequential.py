@@ -14,9 +14,9 @@ If half of 10,000 requests are audits, the maximum, that is 0.05 % for a = 1e-7.
 from dataclasses import dataclass
 from typing import Literal
 
-Kind = Literal["canary", "logprob", "needle", "redundancy"]
+Kind = Literal["canary", "redundancy"]
 
-FAILING_MAX: dict[Kind, float] = {"canary": 0.005, "logprob": 0.005, "needle": 0.01, "redundancy": 0.01}
+FAILING_MAX: dict[Kind, float] = {"canary": 0.005, "redundancy": 0.01}
 """The highest failure rate of an honest seller, m. Canaries are frozen for it, with a margin."""
 ALPHA = 1e-7
 FRACTIONS = (0.02, 0.06, 0.15, 0.4)

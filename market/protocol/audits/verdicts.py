@@ -10,7 +10,6 @@ from typing import Literal
 
 from market.protocol.audits.rates import ANOMALY_AUDITS, FAILURE_AUDITS, Watched
 from market.protocol.audits.sequential import Kind, Stakes
-from market.protocol.matching.track import Track
 
 FAILED_MIN = 3
 """A seller must fail this many different probes before it loses any earnings."""
@@ -83,11 +82,6 @@ def after_anomaly(case: Case) -> Case:
     return replace(case, watched=replace(case.watched, forced_audits=forced_audits))
 
 
-def next_kind(case: Case) -> Kind | None:
-    """Return the next kind of audit: the kind that failed last while it is followed up, or None for any kind."""
-    return case.failed[-1].kind if case.failed and case.watched.forced_audits else None
-
-
 def after_confirmation(case: Case, probe: str) -> Case:
     """Note that honest engines pass this probe today, so a seller that failed it has failed."""
     probes = frozenset(audit.probe for audit in case.failed)
@@ -95,7 +89,7 @@ def after_confirmation(case: Case, probe: str) -> Case:
 
 
 def decide(case: Case) -> Decision:
-    """Decide what to do. The reasons name only the kinds of probes: a seller must not learn which requests were
+    """Decide what to do. The reasons name only the kinds of audits: a seller must not learn which requests were
     audits.
 
     Differing from others has no consequence by itself: a party with many names could be most of the others.
@@ -110,8 +104,3 @@ def decide(case: Case) -> Decision:
     reasons = found + tuple(f"{each.kind}: {'; '.join(each.failings)}" for each in case.failed)
     is_sure = len(case.confirmed) >= FAILED_MIN
     return Decision("forfeit" if is_sure else "suspend", reasons)
-
-
-def audited(track: Track, audit: Audit, now_s: float) -> Track:
-    """Return a seller's track record for matching, with this audit added, by the clock of its other tallies."""
-    return replace(track, audits=track.audits.after(now_s, is_good=not audit.has_failed))

@@ -4,10 +4,10 @@ Anyone can sign a statement in another's name. Lineages leave such statements ou
 parties would fill the space for an identity's own. The selection does not depend on the order of arrival.
 """
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable
 
-from accounting.proofs.signing_key import fingerprint_of
-from market.protocol.identity.statements import Founding, Revocation, Rotation
+from market.protocol.identity.lineage import beginning
+from market.protocol.identity.statements import Revocation, Rotation
 from market.protocol.records.envelope import Record
 
 ROTATIONS_KEPT = 160
@@ -21,7 +21,7 @@ def connected(identity: str, statements: Collection[Record]) -> list[Record]:
     earlier statements. All must have passed `check_statement`.
     """
     founding = [each for each in statements if each.kind == "founding"]
-    root, recovery = _beginning(identity, statements)
+    root, recovery = beginning(identity, statements)
     rotations = [each for each in statements if each.kind == "rotation"]
     reached = _reached(root, recovery, rotations)
     linked = [each for each in rotations if _is_linked(each, recovery, reached)]
@@ -35,28 +35,8 @@ def connected(identity: str, statements: Collection[Record]) -> list[Record]:
 
 def keys_reached(identity: str, statements: Collection[Record]) -> frozenset[str]:
     """Return every key that some chain of an identity's rotations leads to, whichever of two chains is right."""
-    root, recovery = _beginning(identity, statements)
+    root, recovery = beginning(identity, statements)
     return frozenset(_reached(root, recovery, [each for each in statements if each.kind == "rotation"]))
-
-
-def _beginning(identity: str, statements: Iterable[Record]) -> tuple[str, str]:
-    """Return root and recovery key. The root is "" if nothing tells it."""
-    root = ""
-    for record in statements:
-        if record.kind == "founding":
-            founding = record.read("founding", Founding)
-            return founding.root_key, founding.recovery_key
-        if not root:
-            root = next((key for key in _named(record) if fingerprint_of(bytes.fromhex(key)) == identity), "")
-    return root, ""
-
-
-def _named(record: Record) -> Iterator[str]:
-    yield record.key
-    if record.kind == "rotation":
-        yield record.read("rotation", Rotation).old_key
-    elif record.kind == "revocation":
-        yield record.read("revocation", Revocation).key
 
 
 def _reached(root: str, recovery: str, rotations: Iterable[Record]) -> dict[str, set[int]]:

@@ -5,7 +5,7 @@ has two successors, or one that was used before, being first decides nothing. Th
 recovery key names the right successor.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from accounting.proofs.signing_key import fingerprint_of
@@ -74,7 +74,7 @@ class Identities:
 
 
 def _lineage(identity: str, records: list[Record]) -> Lineage:
-    root, recovery = _beginning(identity, records)
+    root, recovery = beginning(identity, records)
     if not root:
         return Lineage(identity)
     keys, is_forked = _follow(root, recovery, [each for each in records if each.kind == "rotation"])
@@ -82,8 +82,8 @@ def _lineage(identity: str, records: list[Record]) -> Lineage:
     return Lineage(identity, keys, recovery, revoked, is_forked)
 
 
-def _beginning(identity: str, records: list[Record]) -> tuple[str, str]:
-    """Return root and recovery key. Without a founding, the root is the key whose hash is the id."""
+def beginning(identity: str, records: Collection[Record]) -> tuple[str, str]:
+    """Return root and recovery key. Without a founding, the root is the key whose hash is the id, "" if unknown."""
     for record in records:
         if record.kind == "founding":
             founding = record.read("founding", Founding)

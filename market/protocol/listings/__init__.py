@@ -8,5 +8,5 @@ Modules:
     idle      Decide when a seller's machines are idle enough to be sold, by its own rules and the machines' state
     listing   Define a listing: one model that one seller offers, in a record that it signs again at least every
               ten minutes
-    prices    Define a listing's prices, and what a request really costs if some attempts fail
+    prices    Define a listing's prices, and what an answer costs by them
 """

@@ -26,7 +26,7 @@ Tier = Literal["declared", "canary", "logprob", "redundancy", "toploc", "tee"]
 TIERS: tuple[Tier, ...] = ("declared", "canary", "logprob", "redundancy", "toploc", "tee")
 """The audit level, from none upwards.
 
-The last two are reserved. None proves that a model is the listed one.
+`logprob`, `toploc` and `tee` are reserved. None proves that a model is the listed one.
 """
 
 Id = Annotated[str, Meta(min_length=1, max_length=200)]

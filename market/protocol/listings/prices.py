@@ -1,4 +1,4 @@
-"""Define a listing's prices, and what a request really costs if some attempts fail."""
+"""Define a listing's prices, and what an answer costs by them."""
 
 from msgspec import Struct
 
@@ -29,11 +29,3 @@ def cost_nano(prices: Prices, prompt_tokens: int, cached_tokens: int, completion
     if completion_tokens == 0:
         return 0
     return int(prices.request) + charge(prices.price, prompt_tokens, cached_tokens, completion_tokens)
-
-
-def effective_nano(nano: int, success_rate: float, waited_s: float = 0.0, second_nano: int = 0) -> float:
-    """Return the real cost of one answer, including failed attempts and seconds of delay.
-
-    `success_rate` is a share above 0. `waited_s` is the delay in seconds, `second_nano` the cost of one of them.
-    """
-    return nano / success_rate + max(0.0, waited_s) * second_nano

@@ -1,4 +1,4 @@
-"""Choose which of many third parties gets a request: pure, with reasons, and such that lying gains nothing.
+"""Choose which of many third parties gets a request: pure, and such that lying gains nothing.
 
 Modules:
     breaker    Leave out sellers that do far worse than their peers now

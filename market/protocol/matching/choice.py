@@ -3,48 +3,37 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Literal
 
-from market.protocol.matching.candidate import Candidate, Need
+from market.protocol.matching.candidate import Candidate
 from market.protocol.matching.weights import Weighed, weigh
 
 EXPLORED = 0.01
 """The share of requests that go to a random owner, new sellers included."""
-PREFIX_EPSILON = 0.05
-"""A cached prefix decides only if it saves more than this part of the price."""
 
 Chance = Callable[[], float]
 """Returns the next random number from 0 up to 1. Passed in, so that a choice can be repeated."""
-Reason = Literal["drawn", "prefix", "explored", "only_newcomers"]
 
 
 @dataclass(frozen=True, slots=True)
 class MatchChoice:
-    """The chosen candidate and the reason, with everything that was weighed."""
+    """The chosen candidate, with everything that was weighed."""
 
     candidate: Candidate
-    reason: Reason
     weighed: tuple[Weighed, ...]
 
 
-def choose(candidates: Sequence[Candidate], need: Need, chance: Chance) -> MatchChoice | None:
+def choose(candidates: Sequence[Candidate], chance: Chance) -> MatchChoice | None:
     """Choose a candidate, or return None if none may serve.
 
     After a failure, choose again without the candidates that failed.
     """
-    weighed = tuple(weigh(candidates, need))
+    weighed = tuple(weigh(candidates))
     able = [each.candidate for each in weighed if each.excluded is None]
     if not able:
         return None
-    if chance() < EXPLORED:
-        return MatchChoice(_anybody(able, chance), "explored", weighed)
-    if not any(each.share for each in weighed):
-        return MatchChoice(_anybody(able, chance), "only_newcomers", weighed)
-    drawn = _less_busy(_draw(weighed, chance), _draw(weighed, chance))
-    holder = _holder(weighed, need)
-    if holder and _saves(holder, drawn, need):
-        return MatchChoice(holder, "prefix", weighed)
-    return MatchChoice(drawn, "drawn", weighed)
+    if chance() < EXPLORED or not any(each.share for each in weighed):
+        return MatchChoice(_anybody(able, chance), weighed)
+    return MatchChoice(_less_busy(_draw(weighed, chance), _draw(weighed, chance)), weighed)
 
 
 def _anybody(able: Sequence[Candidate], chance: Chance) -> Candidate:
@@ -67,13 +56,3 @@ def _draw(weighed: Sequence[Weighed], chance: Chance) -> Candidate:
 
 def _less_busy(one: Candidate, other: Candidate) -> Candidate:
     return other if other.headroom > one.headroom else one
-
-
-def _holder(weighed: Sequence[Weighed], need: Need) -> Candidate | None:
-    holders = [each.candidate for each in weighed if each.share and each.candidate.saved_nano > 0]
-    return min(holders, key=lambda each: (each.effective_with_prefix_nano(need), each.listing), default=None)
-
-
-def _saves(holder: Candidate, drawn: Candidate, need: Need) -> bool:
-    there, here = holder.effective_with_prefix_nano(need), drawn.effective_with_prefix_nano(need)
-    return there < here * (1 - PREFIX_EPSILON)

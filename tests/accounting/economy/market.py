@@ -48,31 +48,6 @@ def capture(world: World) -> Attempt | None:
     )
 
 
-def capture_late(world: World) -> Attempt | None:
-    hold = world.recent(world.holds, "market", "reaped")
-    if hold is None:
-        return None
-    sale = _sale(world, hold)
-    charge = min(sale.charge_nano, hold.amount)
-    fee = charge * sale.fee_bps // 10_000
-    covered = tuple((account, amount // 2) for account, amount in world.funding([hold.parts[0].account]))
-    paid = taken(covered, charge)
-    owed = charge - sum(amount for _, amount in paid)
-    paid = (*paid, (f"asset:user_recv:{hold.owner}", owed))
-    deltas = {account: -amount for account, amount in paid} | {
-        f"asset:user_recv:{hold.owner}": owed,
-        f"seller:{sale.seller_id}:maturing": charge - fee,
-        "income:market_fee": fee,
-    }
-    content = ("late", _named(sale, charge, fee), charge, fee, paid)
-    record = usage(hold.name, lane="market")
-    return Attempt(
-        lambda model: model.capture_late(f"cap:{hold.name}", content, hold.name, deltas),
-        market.late_capture(_order(hold), sale, record, covered=[Share(*share) for share in covered]),
-        lambda _: _sold(world, hold, sale.seller_id, charge, fee, paid),
-    )
-
-
 def release(world: World) -> Attempt | None:
     hold = world.recent(world.holds, "market")
     if hold is None:
@@ -175,7 +150,7 @@ def _named(sale: market.SellerBill, charge: int, fee: int) -> str:
 
 
 def _order(hold: Known) -> market.PurchaseHold:
-    return market.PurchaseHold(hold.name, hold.owner, hold.parts, hold.expires_ns)
+    return market.PurchaseHold(hold.name, hold.parts)
 
 
 def _sold(world: World, hold: Known, seller: str, charge: int, fee: int, paid: Shares) -> None:
@@ -184,4 +159,4 @@ def _sold(world: World, hold: Known, seller: str, charge: int, fee: int, paid: S
     world.remember_charge(hold.name, Charge("market", charge, partner, charge - fee, 0, payers))
 
 
-MARKET = {place: 70, capture: 50, capture_late: 12, release: 10, mature: 20, reserve_released: 8, refund: 14}
+MARKET = {place: 70, capture: 50, release: 10, mature: 20, reserve_released: 8, refund: 14}

@@ -218,7 +218,7 @@ def _charged_together(world: World, bills: dict[str, CloudBill], paid: Shares) -
 REQUESTS = {
     place: 90,
     capture: 60,
-    capture_late: 14,
+    capture_late: 26,
     release: 14,
     use: 30,
     uses: 8,

@@ -14,6 +14,7 @@ from accounting.payments.payers import locked
 from accounting.payments.resumption import below_threshold, go_on
 from accounting.payments.tables import stripe_event_table
 from accounting.payments.topups import Topups
+from accounting.payments.worker import retry
 from runtime.database import open_engine, write_sessions
 from tests.accounting.payments.marketplace import USD, Marketplace
 from tests.fakes.stripe import paying
@@ -30,13 +31,13 @@ def test_a_message_that_was_given_up_is_processed_on_request(marketplace: Market
         ids = session.scalars(select(stripe_event_table.c.id)).all()
     assert worker.run() == 0
     for event_id in ids:
-        worker.retry(event_id)
+        retry(worker.context.write, event_id, worker.context.clock_ns())
     worker.run()
     assert (marketplace.payments.topups.find("t1").status, worker.count("failed")) == ("paid", 0)
     with pytest.raises(PaymentInvalid, match="only failed webhooks"):
-        worker.retry(ids[0])
+        retry(worker.context.write, ids[0], worker.context.clock_ns())
     with pytest.raises(PaymentNotFound):
-        worker.retry("evt_nowhere")
+        retry(worker.context.write, "evt_nowhere", worker.context.clock_ns())
 
 
 def test_the_daily_look_finds_disputes_whose_messages_were_lost(marketplace: Marketplace) -> None:

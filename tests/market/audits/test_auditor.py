@@ -5,23 +5,23 @@ import random
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
+from typing import Any
 
 import httpx
 import msgspec
 import pytest
 import uvicorn
 
-from market.audits.audit_client import BuyerAuditClient, Unanswered
+from market.audits.audit_client import AuditClient, Unanswered
 from market.audits.audit_target import AuditTarget
 from market.audits.auditor import Auditor
 from market.audits.canary_factory import freeze_canaries
+from market.audits.own_engine import EngineAnswer
 from market.audits.probe_store import ProbeStore
 from market.audits.probes import Probe, sold_as
-from market.protocol.audits.canaries import freeze
-from market.protocol.audits.logprobs import TokenLogprob
-from market.protocol.audits.needle import hide
+from market.protocol.audits.canaries import failings, freeze
+from market.protocol.audits.logprobs import GreedyToken
 from market.protocol.audits.verdicts import Audit, Decision
 from runtime.workers.exchange import Message, Receive, Send
 
@@ -59,13 +59,13 @@ class Buyer:
 
 
 @asynccontextmanager
-async def buyer_at(path: Path) -> AsyncGenerator[BuyerAuditClient]:
+async def buyer_at(path: Path) -> AsyncGenerator[AuditClient]:
     server = uvicorn.Server(uvicorn.Config(Buyer(), uds=str(path), log_level="error", lifespan="off"))
     task = asyncio.create_task(server.serve())
     async with asyncio.timeout(60):
         while not server.started:
             await asyncio.sleep(0.01)
-    asking = BuyerAuditClient(httpx.AsyncHTTPTransport(uds=str(path)))
+    asking = AuditClient(httpx.AsyncHTTPTransport(uds=str(path)))
     try:
         yield asking
     finally:
@@ -78,12 +78,9 @@ async def buyer_at(path: Path) -> AsyncGenerator[BuyerAuditClient]:
 def probe_store(tmp_path: Path) -> ProbeStore:
     probe_store = ProbeStore(tmp_path / "audits.db")
     for number, (prompt, answer) in enumerate(ANSWERS.items()):
-        run = [TokenLogprob(f"{word} ", -0.1, margin=2.0) for word in answer.split()]
-        canary = freeze(f"c{number}", prompt, 5, [run, run])
+        canary = freeze(prompt, [[GreedyToken(f"{word} ", margin=2.0) for word in answer.split()]] * 2)
         assert canary is not None
-        probe_store.add_probe(Probe(canary.id, SOLD_AS, canary=canary))
-    needle = hide((f"Sentence {n} says nothing." for n in range(99)), "locker", "48213", 900)
-    probe_store.add_probe(Probe("n1", SOLD_AS, needle=needle))
+        probe_store.add_probe(Probe(f"c{number}", SOLD_AS, canary))
     return probe_store
 
 
@@ -149,10 +146,12 @@ def test_of_three_owners_the_one_who_is_alone_has_failed(probe_store: ProbeStore
             targets = [replace(target(HONEST), owner=owner) for owner in ("a", "b")]
             await auditor.compare([*targets, target(CHEAT)], "What is number 3?")
             await auditor.compare([targets[0], target(CHEAT)], "What is number 3?")
+
             # And what the honest ones say is a canary from now on.
-            return await freeze_canaries(
-                SOLD_AS, "mill", [*ANSWERS], [partial(asking.ask, HONEST, ceiling_nano=1)] * 2
-            )
+            async def engine(request: Mapping[str, Any]) -> EngineAnswer:
+                return EngineAnswer(await asking.ask(HONEST, request, 1))
+
+            return await freeze_canaries(SOLD_AS, "mill", [*ANSWERS], engine)
 
     probes = asyncio.run(compared())
     assert sorted(seen) == [
@@ -161,8 +160,7 @@ def test_of_three_owners_the_one_who_is_alone_has_failed(probe_store: ProbeStore
         ("b", "redundancy", False),
     ]
     assert len(probes) == len(ANSWERS)
-    canaries = [(probe, probe.canary.prompt) for probe in probes if probe.canary]
-    assert all(probe.look(ANSWERS[prompt], ()) == ("canary", ()) for probe, prompt in canaries)
+    assert all(failings(probe.canary, ANSWERS[probe.canary.prompt]) == () for probe in probes)
 
 
 def test_where_nothing_is_known_owners_are_compared(tmp_path: Path) -> None:

@@ -14,19 +14,18 @@ from accounting.ledger.balances import balance
 from accounting.ledger.postings import Posted, Posting
 from gateway.lanes.market.draw import drawn, excluded
 from gateway.lanes.market.lane import MarketLane
-from market.audits.audit_client import AuditAnswer
-from market.audits.audit_target import AuditTarget
+from market.audits.audit_target import AUDIT_ID, AuditTarget
 from market.audits.confirmation import confirm_failures
-from market.audits.cost_reporter import AuditCostReporter
 from market.audits.findings_publisher import FindingsPublisher
+from market.audits.own_engine import EngineAnswer
 from market.audits.probe_store import ProbeStore
 from market.audits.probes import Probe, sold_as
 from market.buyer.audits import Audits
 from market.buyer.orders import BuyerLimits
+from market.buyer.owed_reconciler import OwedReconciler
 from market.network.identity import OwnIdentity
 from market.protocol.audits.canaries import Canary, freeze_texts
 from market.protocol.audits.evidence import PASSED_MIN
-from market.protocol.audits.logprobs import token_logprobs_of
 from market.protocol.audits.verdicts import Audit, after_audit, after_request, new_case
 from market.protocol.listings.listing import Evidence
 from market.protocol.offers import Offers
@@ -45,7 +44,7 @@ REQUESTS_MAX = 300
 
 
 def canary(number: int) -> Canary:
-    found = freeze_texts(f"c{number}", f"What is sentence {number} about mills?", 9, [ANSWER, ANSWER])
+    found = freeze_texts(f"What is sentence {number} about mills?", [ANSWER, ANSWER])
     assert found is not None
     return found
 
@@ -55,7 +54,7 @@ def fill(folder: Path, quantization: str = "bf16") -> None:
     folder.mkdir(parents=True, exist_ok=True)
     probe_store = ProbeStore(folder / "audits.db")
     for number in range(30):
-        probe_store.add_probe(Probe(f"c{number}", sold_as("a" * 64, quantization), canary=canary(number)))
+        probe_store.add_probe(Probe(f"c{number}", sold_as("a" * 64, quantization), canary(number)))
     probe_store.close()
 
 
@@ -106,7 +105,8 @@ async def test_who_sells_another_model_gets_nothing_more(tmp_path: Path) -> None
         store = market.app.buyer._means.store
         spent_nano = store.audits_nano(0)
         assert spent_nano > 0
-        assert sum(row.amount_nano for row in store.unbooked_audits(10**4, 0)) == spent_nano
+        owed = store.owed("", (), 10**4, 0)
+        assert sum(each.amount_nano for each in owed if each.id.startswith(AUDIT_ID)) == spent_nano
     # It is remembered, and it is the owner who forgives.
     async with stalls(tmp_path, {}, {"texts": ELSE}, **given) as market:
         honest, cheat = market.sellers
@@ -120,11 +120,11 @@ async def test_who_sells_another_model_gets_nothing_more(tmp_path: Path) -> None
 async def check_confirmed(probe_store: ProbeStore, cheat: str) -> None:
     """Money is lost only where an honest engine passes today what the seller failed."""
 
-    async def honest(request: Mapping[str, Any]) -> AuditAnswer:
-        return AuditAnswer(ANSWER, (), 0.1)
+    async def honest(request: Mapping[str, Any]) -> EngineAnswer:
+        return EngineAnswer(ANSWER)
 
-    async def other(request: Mapping[str, Any]) -> AuditAnswer:
-        return AuditAnswer("".join(ELSE), (), 0.1)
+    async def other(request: Mapping[str, Any]) -> EngineAnswer:
+        return EngineAnswer("".join(ELSE))
 
     for engine, action in ((other, "suspend"), (honest, "forfeit")):
         ((_, decision),) = await confirm_failures(probe_store, cheat, "mill-1b", engine)
@@ -142,7 +142,7 @@ async def test_log_probabilities_come_through_where_they_are_asked_for(tmp_path:
         assert "".join(each["token"] for each in tokens) == ANSWER
         assert {name for each in tokens for name in each} == {"token", "logprob", "bytes", "top_logprobs"}
         whole = json.loads((await market.ask(seller, stream=False, logprobs=True)).body)["choices"][0]
-        assert [each.logprob for each in token_logprobs_of(whole)] == [-0.25] * len(tokens)
+        assert [each["logprob"] for each in whole["logprobs"]["content"]] == [-0.25] * len(tokens)
         path = "/v1/completions"
         text = json.loads((await market.ask(seller, stream=False, path=path, prompt="hi", logprobs=0)).body)
         assert "".join(text["choices"][0]["logprobs"]["tokens"]) == ANSWER
@@ -165,7 +165,7 @@ async def test_what_an_auditor_signs_counts_and_what_a_seller_says_of_itself_doe
             case = new_case(is_probation=True)
             for number in range(PASSED_MIN):
                 failings = ("another answer",) if has_failed else ()
-                audit = Audit("logprob", f"c{number}", now_ms, "e" * 64, failings)
+                audit = Audit("canary" if has_failed else "redundancy", f"c{number}", now_ms, "e" * 64, failings)
                 case = after_audit(after_request(case), audit)
                 probe_store.put(offering, case, audit)
         published: list[Record] = []
@@ -181,7 +181,7 @@ async def test_what_an_auditor_signs_counts_and_what_a_seller_says_of_itself_doe
         learn(market.app, published)
         market.app.shop._findings = None, {}
         rows = {row.seller: row for row in (await offers_of(market)).offers}
-        assert (rows[good.id].tier, rows[good.id].is_probation) == ("logprob", False)
+        assert (rows[good.id].tier, rows[good.id].is_probation) == ("redundancy", False)
         assert rows[bad.id].suspended_why == f"failed audits of {auditor.id[:12]}"
         assert (await market.ask(good)).status == 200
         # Only auditors that the owner has named are believed.
@@ -212,16 +212,19 @@ async def test_what_audits_cost_is_booked_once(tmp_path: Path) -> None:
 
         async def book(posting: Posting) -> Posted:
             # The first one is refused, as often as it comes, until there was another.
+            assert posting.idem_key.startswith(f"audit:{AUDIT_ID}")
             if not booked and posting.idem_key in (refused[:1] or [posting.idem_key]):
                 refused.append(posting.idem_key)
                 raise IdempotencyConflict(posting.idem_key)
             booked.append(posting)
             return await ledger.book(posting)
 
-        booking = AuditCostReporter(lane.ask_buyer, book)
+        bookkeeper = market.running.services.bookkeeper
+        booking = OwedReconciler(lane.ask_buyer, book, ledger.look, lambda: bookkeeper.is_behind)
         for _ in range(REQUESTS_MAX):
             assert (await market.ask()).status == 200
-            if await booking.book_all():
+            await booking.book_all()
+            if booked:
                 break
         while await booking.book_all():
             pass

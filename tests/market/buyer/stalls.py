@@ -121,7 +121,7 @@ class Stalls:
     def owed_nano(self) -> int:
         """What we have signed for, of the request that was bought last."""
         owed = self.app.buyer._means.store.owed(f"req-{self.requests}"[:-1], (), 1000, self.app.shop._now_ms())
-        return sum(row.amount_nano for row in owed if row.request_id == f"req-{self.requests}")
+        return sum(each.amount_nano for each in owed if each.id == f"req-{self.requests}")
 
     def nothing_is_open(self) -> bool:
         """No lane is in use, no credit reserved for what has ended."""

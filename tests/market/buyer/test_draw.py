@@ -41,7 +41,6 @@ ROW = OnOffer(
     good=100.0,
     bad=2.0,
     at_s=0.0,
-    ttft_p90_s=0.5,
     is_probation=False,
     is_broken=False,
     tier="declared",

@@ -1,7 +1,9 @@
 """What the buyer does beside its answers: it outlives a disk that refuses, and what is long over is forgotten."""
 
 import asyncio
+import sqlite3
 import time
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 
@@ -95,3 +97,25 @@ def test_what_is_long_over_is_forgotten_and_of_a_line_all_but_the_last(
     assert [row.id for row in store.channels(0)] == ["running"]
     assert [row.channel for row in store.unsubmitted("", 9)] == ["running"]
     store.close()
+
+
+def test_what_audits_of_an_older_database_cost_is_still_owed(tmp_path: Path) -> None:
+    """It listed the audits that were booked, not those that were not."""
+    path, credit = tmp_path / "buying.db", {"buyer": "b", "backing": "x", "records": b"", "limit_nano": 9}
+    store = BuyingStore(path)
+    store.add_channel(id="c", seller="ann", expires_ms=time.time_ns() // 10**6, **credit)
+    for seq, request_id in enumerate(("audit-booked", "audit-lacking", "req-booked")):
+        begun = BegunJob("c", 0, seq, request_id, "mill", 9, b"voucher")
+        store.begin(begun)
+        store.end(begun, EndedJob(b"r", None, 5, ""))
+    store.close()
+    with closing(sqlite3.connect(path)) as older, older:
+        older.execute("DELETE FROM unbooked_request")
+        older.execute("CREATE TABLE booked_audit (request_id TEXT PRIMARY KEY)")
+        older.execute("INSERT INTO booked_audit VALUES ('audit-booked')")
+    for _ in range(2):
+        store = BuyingStore(path)
+        assert [(owed.id, owed.amount_nano, owed.seller) for owed in store.owed("", (), 9, NOW_MS)] == [
+            ("audit-lacking", 5, "ann")
+        ]
+        store.close()

@@ -21,7 +21,7 @@ async def test_empty_answers_earn_nothing(tmp_path: Path) -> None:
         known = market.app.buyer._sellers.of(seller.id)
         assert known.tally.good == 0
         assert round(known.tally.bad) == 3, "one may be right"
-        assert not known.beginnings_s
+        assert (known.tokens, known.since_s) == (0, None)
         seller.manners = Manners()
         assert (await market.ask(seller)).text == ANSWER
         assert (known.empty, round(known.tally.good)) == (0, 1)

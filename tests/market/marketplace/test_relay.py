@@ -22,6 +22,7 @@ from market.protocol.channels.statements import Voucher
 from market.protocol.channels.terms import Allocation, ChannelTerms
 from market.protocol.records.amounts import Amount
 from market.seller.pull import Pull, PullPace
+from market.seller.reach import Reaches
 from runtime.errors import Overloaded, QueueFull, ServiceError
 from tests.market.marketplace.relays import BOUNDS, MARKETPLACE, PATIENCE_S, relaying, served
 from tests.market.parties import id_of, key_of, signed_record
@@ -73,6 +74,7 @@ class Place:
             self.outbound,
             self.agents_url,
             lambda: MARKETPLACE,
+            Reaches(),
             pace=QUICK,
         )
 
@@ -145,7 +147,7 @@ async def test_a_stream_comes_through_piece_by_piece() -> None:
             released.set()
             rest = b"".join([piece async for piece in answer.events])
         assert rest == b"".join(b"data: %d\n\n" % number for number in range(100)) + b"x" * 500_000
-        assert at.relay.queue.in_flight == 0
+        assert at.relay.queue._payers.total() + at.relay.queue._networks.total() == 0
 
 
 async def test_refusals_of_the_seller_arrive_as_they_are() -> None:
@@ -350,7 +352,14 @@ async def test_a_poor_line_neither_unlists_nor_costs_sessions() -> None:
     async with place(echo) as at, line:
         line.lost = QUICK.failures_max - 1
         pull = Pull(
-            at.marketplace_url, SELLER, key_of("seller"), line, at.agents_url, lambda: MARKETPLACE, pace=QUICK
+            at.marketplace_url,
+            SELLER,
+            key_of("seller"),
+            line,
+            at.agents_url,
+            lambda: MARKETPLACE,
+            Reaches(),
+            pace=QUICK,
         )
         seen: list[bool] = []
 
@@ -362,7 +371,7 @@ async def test_a_poor_line_neither_unlists_nor_costs_sessions() -> None:
         async with pulling(pull):
             await here(at)  # by the question that came through after the others were lost
             assert (await at.outbound.ask(at.url("/market/v1/receipts"), b"abc")).status == 200
-        looking.cancel()
+            looking.cancel()
         assert line.paths.count("nonce") == 1
         assert False not in seen[seen.index(True) :]
 
@@ -373,7 +382,16 @@ async def test_a_marketplace_that_answers_at_once_is_not_asked_all_the_time() ->
         line.idle = True
         pace = replace(QUICK, poll_s_min=3600.0)
         async with pulling(
-            Pull(at.marketplace_url, SELLER, key_of("seller"), line, at.agents_url, lambda: MARKETPLACE, pace=pace)
+            Pull(
+                at.marketplace_url,
+                SELLER,
+                key_of("seller"),
+                line,
+                at.agents_url,
+                lambda: MARKETPLACE,
+                Reaches(),
+                pace=pace,
+            )
         ):
             for _ in range(20):
                 await asyncio.sleep(0.01)
@@ -418,6 +436,7 @@ async def test_only_the_marketplace_that_is_known_gets_a_signature() -> None:
                 line,
                 at.agents_url,
                 lambda: known.get("marketplace"),
+                Reaches(),
                 pace=QUICK,
             )
             trying = asyncio.create_task(pull.run())

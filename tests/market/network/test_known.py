@@ -161,7 +161,7 @@ def test_many_names_share_one_strangers_room() -> None:
     kept = {each.digest for each in known.book.slots.values()}
     assert marketplace | {honest.digest} <= kept
     assert len(kept) == 30 + 10 + 60
-    shares = [known.source_of(each.issuer) for each in known.book.slots.values()]
+    shares = [known._held[each.issuer].source for each in known.book.slots.values()]
     assert max(shares.count(f"from {network}") for network in range(50)) <= 12
     # A late seller gets an even share all the same; what the owner says always has room.
     late, own = offer("late"), offer("own")
@@ -169,7 +169,7 @@ def test_many_names_share_one_strangers_room() -> None:
     assert own.digest in tell(known, [own], source=OWN)
     # Told by the marketplace, a stranger's seller has the marketplace's room.
     tell(known, [honest, offer("honest", "b")], source="marketplace")
-    assert known.source_of(id_of("honest")) == "marketplace"
+    assert known._held[id_of("honest")].source == "marketplace"
 
 
 def test_revocations_of_the_known_need_no_room_and_stay_when_others_want_it() -> None:

@@ -16,6 +16,7 @@ from market.protocol.records.envelope import Record, open_record
 from market.seller.agent import Agent, open_agent
 from market.seller.own_gateway import OwnGateway
 from market.seller.process import listening, serving
+from market.seller.reach import Reach
 from market.settings.seller import SellingSettings
 from runtime.data_folder import DataFolder
 from runtime.times import now_ms
@@ -95,7 +96,7 @@ async def shop_beside(
             serving(agent.app, listener),
         ):
             endpoint = f"http://127.0.0.1:{listener.getsockname()[1]}"
-            agent.address.put(endpoint)
+            agent.reaches.tell(Reach(True, endpoint))
             working = asyncio.create_task(agent.run())
             try:
                 if agent.submitting.marketplace and stage.marketplace_is_up:

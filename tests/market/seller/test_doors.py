@@ -11,7 +11,7 @@ from market.network.challenge import is_behind
 from market.protocol.channels.channel import settle
 from market.protocol.channels.job import JOB_BYTES_MAX, pack_job
 from market.seller import process as selling_serving
-from market.seller.http_carrier import AgentProtocol
+from market.seller.carrier import AgentProtocol
 from tests.market.seller.buyer import plain_http
 from tests.market.seller.shop import Shop, open_shop, until
 from tests.market.seller.stage import END, chunk

@@ -12,6 +12,7 @@ from market.protocol.identity.statements import revoke
 from market.protocol.listings.listing import read_listing
 from market.protocol.records.envelope import Record, open_record
 from market.seller import seals, watch
+from market.seller.reach import Reach
 from market.seller.seals import Seals
 from market.seller.states import UNREACHED
 from runtime.times import now_ms
@@ -41,13 +42,13 @@ async def test_listing_says_what_the_gateway_has_and_the_owner_wants(tmp_path: P
 
         # Another address is another revision; the old one is served until it ends.
         buyer = await shop.buyer()
-        shop.agent.address.put("http://127.0.0.1:9")
+        shop.agent.reaches.tell(Reach(True, "http://127.0.0.1:9"))
         moved = await newer(shop, record)
         assert moved.revision > record.revision
         assert read_listing(moved, allows_loopback=True).endpoint == "http://127.0.0.1:9"
         assert (await buyer.buy(buyer.order())).status == 200
         # A seller that cannot be reached offers nothing.
-        shop.agent.address.put(None, is_open=False)
+        shop.agent.reaches.tell(Reach(False))
         await until(lambda: not shop.listings)
         shop.stage.version += 1
         await until(lambda: shop.stage.state == UNREACHED)

@@ -13,7 +13,7 @@ import httpx
 import psutil
 import pytest
 
-from market.seller.reach import Reach
+from market.seller.reach import Reach, Reaches
 from market.seller.tunnel import Probe, Tunnel, TunnelPace
 from market.seller.tunnel_process import TunnelOptions
 from tests.fakes.cloudflared import GOOD_TOKEN, VERSION, Behaviour, Installed
@@ -70,7 +70,7 @@ async def running(
 ) -> AsyncIterator[Running]:
     installed = Installed(folder / "bin", behaviour)
     base = options or TunnelOptions("http://127.0.0.1:9")
-    tunnel = Tunnel(replace(base, cloudflared=str(installed.path), allows_loopback=True), pace, probe)
+    tunnel = Tunnel(replace(base, cloudflared=str(installed.path), allows_loopback=True), Reaches(), pace, probe)
     task = asyncio.create_task(tunnel.run())
     try:
         yield Running(installed, tunnel)
@@ -106,7 +106,7 @@ async def test_a_quick_tunnel_leads_here_and_has_another_address_after_it_crashe
     async with origin() as url, running(tmp_path, options=TunnelOptions(url)) as it:
         first = await it.open()
         assert await _reaches(first) == b"it is me"
-        assert it.tunnel.reaches.now.version == VERSION
+        assert it.tunnel._version == VERSION
         it.installed.behave(Behaviour(is_ending=True))
         await it.closed("no free edge addresses left")
         it.installed.behave(Behaviour())
@@ -205,8 +205,22 @@ async def test_an_address_that_no_listing_may_have_is_refused(tmp_path: Path) ->
         await it.closed("no buyer would use the address")
 
 
+async def test_an_error_that_ends_the_tunnel_withdraws_its_address(tmp_path: Path) -> None:
+    installed, reaches = Installed(tmp_path / "bin"), Reaches()
+    options = TunnelOptions("http://127.0.0.1:9", cloudflared=str(installed.path), allows_loopback=True)
+
+    async def probe(address: str) -> bool:
+        if reaches.now.address == address:
+            raise ZeroDivisionError
+        return True
+
+    with pytest.raises(ZeroDivisionError):
+        await Tunnel(options, reaches, QUICK, probe).run()
+    assert not reaches.now.is_open
+
+
 async def test_without_the_program_its_owner_reads_where_to_get_it(tmp_path: Path) -> None:
-    tunnel = Tunnel(TunnelOptions("http://127.0.0.1:9", cloudflared=str(tmp_path / "none")), QUICK)
+    tunnel = Tunnel(TunnelOptions("http://127.0.0.1:9", cloudflared=str(tmp_path / "none")), Reaches(), QUICK)
     task = asyncio.create_task(tunnel.run())
     await Running(Installed(tmp_path / "bin"), tunnel).closed(
         "Get cloudflared from https://developers.cloudflare.com/"
@@ -220,10 +234,11 @@ async def test_nothing_is_left_when_the_seller_is_killed(tmp_path: Path) -> None
     installed = Installed(tmp_path, Behaviour(ignores_sigterm=True))
     program = (
         "import asyncio, sys\n"
+        "from market.seller.reach import Reaches\n"
         "from market.seller.tunnel import Tunnel, TunnelPace\n"
         "from market.seller.tunnel_process import TunnelOptions\n"
         "options = TunnelOptions('http://127.0.0.1:9', cloudflared=sys.argv[1], allows_loopback=True)\n"
-        "asyncio.run(Tunnel(options, TunnelPace(look_every_s=0.02, grace_s=0.2)).run())\n"
+        "asyncio.run(Tunnel(options, Reaches(), TunnelPace(look_every_s=0.02, grace_s=0.2)).run())\n"
     )
     seller = await asyncio.create_subprocess_exec(sys.executable, "-c", program, str(installed.path))
     async with asyncio.timeout(PATIENCE_S):

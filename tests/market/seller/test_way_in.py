@@ -10,7 +10,8 @@ import pytest
 from market.marketplace.relay_queue import RelayBounds
 from market.seller.process import way_in_of
 from market.seller.pull import Pull
-from market.seller.reach import WayIn, keep_way_in
+from market.seller.reach import Reach
+from market.seller.tunnel import Tunnel
 from market.settings.seller import SellingSettings
 from runtime.settings import SettingsInvalid
 from tests.fakes.cloudflared import Installed
@@ -25,15 +26,16 @@ PATIENT = RelayBounds(poll_s=5.0, first_part_s=PATIENCE_S, gap_s=PATIENCE_S, slo
 
 
 @asynccontextmanager
-async def kept_open(shop: Shop, way: WayIn) -> AsyncIterator[None]:
+async def kept_open(shop: Shop, way: Tunnel | Pull) -> AsyncIterator[None]:
     """The seller is to be reached by this way alone."""
-    address = shop.agent.address
-    address.put(None, is_open=False)
-    task = asyncio.create_task(keep_way_in(way, address))
+    reaches = shop.agent.reaches
+    reaches.tell(Reach(False))
+    task = asyncio.create_task(way.run())
     try:
         async with asyncio.timeout(PATIENCE_S):
-            while not address.is_open:
-                await address.changed(address.version)
+            async for reach in reaches.changes():
+                if reach.is_open:
+                    break
         # The seller may have closed while it had no way in.
         admission = shop.agent.job_handler.admission
         await until(lambda: admission.closed is None)
@@ -42,12 +44,14 @@ async def kept_open(shop: Shop, way: WayIn) -> AsyncIterator[None]:
         task.cancel()
         with suppress(asyncio.CancelledError):
             await task
-        assert not address.is_open
+        assert not reaches.now.is_open
 
 
-def way_in(shop: Shop, settings: SellingSettings) -> WayIn:
-    own = shop.agent.own
-    return way_in_of(settings, shop.endpoint, own.id, own.signer, shop.agent.outbound, lambda: MARKETPLACE)
+def way_in(shop: Shop, settings: SellingSettings) -> Tunnel | Pull:
+    own, agent = shop.agent.own, shop.agent
+    return way_in_of(
+        settings, shop.endpoint, own.id, own.signer, agent.outbound, lambda: MARKETPLACE, agent.reaches
+    )
 
 
 async def buys(shop: Shop, endpoint: str) -> None:
@@ -68,9 +72,9 @@ async def test_through_a_tunnel(tmp_path: Path) -> None:
         agent = shop.agent
         way = way_in(shop, settings)
         async with kept_open(shop, way):
-            assert agent.address.url
-            assert agent.address.url != shop.endpoint
-            await buys(shop, agent.address.url)
+            assert agent.reaches.now.address
+            assert agent.reaches.now.address != shop.endpoint
+            await buys(shop, agent.reaches.now.address)
 
 
 async def test_fetched_from_the_marketplace(tmp_path: Path) -> None:
@@ -80,7 +84,7 @@ async def test_fetched_from_the_marketplace(tmp_path: Path) -> None:
         way = way_in(shop, settings)
         assert isinstance(way, Pull)
         async with kept_open(shop, way):
-            assert agent.address.url is None
+            assert agent.reaches.now.address is None
             await buys(shop, marketplace.endpoint(agent.own.id))
 
 
@@ -88,7 +92,13 @@ async def test_a_buyer_that_hangs_up_at_the_marketplace_is_gone_for_the_seller(t
     async with open_shop(tmp_path) as shop, relaying(shop.agent.own.id, PATIENT) as marketplace:
         agent = shop.agent
         way = Pull(
-            marketplace.url, agent.own.id, agent.own.signer, agent.outbound, shop.endpoint, lambda: MARKETPLACE
+            marketplace.url,
+            agent.own.id,
+            agent.own.signer,
+            agent.outbound,
+            shop.endpoint,
+            lambda: MARKETPLACE,
+            agent.reaches,
         )
         shop.stage.script = [*words(20), STALL]
         async with kept_open(shop, way):
@@ -104,4 +114,4 @@ async def test_a_buyer_that_hangs_up_at_the_marketplace_is_gone_for_the_seller(t
 
 def test_without_tunnel_and_marketplace_no_buyer_could_connect() -> None:
     with pytest.raises(SettingsInvalid, match="marketplace_url"):
-        way_in_of(SellingSettings(tunnel="none"), "http://127.0.0.1:9", "0" * 64, None, None, str)  # type: ignore[arg-type]
+        way_in_of(SellingSettings(tunnel="none"), "http://127.0.0.1:9", "0" * 64, None, None, str, None)  # type: ignore[arg-type]
