@@ -18,7 +18,8 @@ from accounting.proofs.kept import CheckpointUnusable
 from accounting.proofs.maker import BlockMaker
 from accounting.proofs.signing_key import KeyFile
 from cluster.control.owners import Owners
-from cluster.controller import Controller, FurtherModel
+from cluster.control.specs import DeploymentSpec
+from cluster.controller import Controller
 from cluster.trust.addresses import Target
 from gateway.api import models
 from gateway.api.edge import Edge
@@ -405,9 +406,19 @@ def _controller(settings: ClusterSettings, folder: DataFolder) -> Controller:
         context_tokens=settings.context_tokens,
         served_name=settings.served_name,
         further=[
-            FurtherModel(model.name, model.model, model.kind, model.precision, model.context_tokens)
+            DeploymentSpec(
+                name=model.name,
+                reference=model.model,
+                kind=model.kind,
+                precision=model.precision,
+                context_tokens=model.context_tokens,
+                priority=model.priority,
+                idle_s=model.idle_s,
+                is_pinned=model.pinned,
+            )
             for model in settings.models
         ],
+        residence_s=settings.residence_s,
         discovery=settings.discovery,
     )
 

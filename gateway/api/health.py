@@ -80,7 +80,7 @@ class Monitoring:
             status, why = model.readiness.status
             if status == "failed":  # It does not keep the others from serving.
                 reason += f"; {model.model_name} failed: {why}"
-            elif status != "ready":
+            elif status in ("waiting", "planning") and not model.readiness.has_settled:
                 return _not_ready(status, f"{model.model_name}: {why}", facts)
         return {"status": "ready", "reason": reason, "ledger": facts}, 200
 

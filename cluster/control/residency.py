@@ -1,0 +1,302 @@
+"""The task that decides which deployments are loaded: it loads those that are asked for and unloads others for them."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import structlog
+
+from cluster.control.roster import Roster
+from cluster.control.supervisor import RETRY_PAUSES_S, Supervisor
+from cluster.errors import ClusterUnavailable, ModelDoesNotFit
+from cluster.plans.evictions import Candidate, Room, Tenant, make_room, make_rooms, resolve
+from cluster.plans.planned import Member
+
+log = structlog.get_logger(__name__)
+
+# A loaded deployment stays this long before others may take its memory.
+RESIDENCE_S = 20.0
+# Answers of a deployment that is stopped may take this much longer.
+DRAIN_S = 30.0
+_LOOK_AGAIN_S = 0.25
+
+AnySupervisor = Supervisor[Any]
+
+
+class Residency:
+    """Starts and ends the tasks of all deployments. A deployment takes memory only while its task runs.
+
+    `supervisors` may grow and shrink.
+    """
+
+    def __init__(self, supervisors: Sequence[AnySupervisor], roster: Roster, residence_s: float) -> None:
+        self._supervisors = supervisors
+        self._roster = roster
+        self._residence_s = residence_s
+        self._tasks: dict[AnySupervisor, asyncio.Task[None]] = {}
+        # Those that are being unloaded.
+        self._leaving: dict[AnySupervisor, asyncio.Task[None]] = {}
+        # Those that finish their answers because another one waits for their memory.
+        self._closed: set[AnySupervisor] = set()
+        # Those that somebody else moves, and that therefore stay as they are.
+        self._held: set[AnySupervisor] = set()
+        # By deployment: its failures when it was last looked at, and when it may be loaded again.
+        self._judged: dict[AnySupervisor, int] = {}
+        self._not_before_s: dict[AnySupervisor, float] = {}
+        self._changed = asyncio.Event()
+        self._clock = time.monotonic
+
+    def look_again(self) -> None:
+        """Have the task look at all deployments."""
+        self._changed.set()
+
+    def watch(self, supervisor: AnySupervisor) -> None:
+        """Learn of every change in a deployment's requests."""
+        supervisor.usage.changed = self.look_again
+
+    async def run(self) -> None:
+        """Load and unload. Run until cancelled."""
+        while True:
+            self._changed.clear()
+            try:
+                wait_s = await self._look()
+            except Exception:
+                log.exception("deployments cannot be decided")
+                wait_s = RETRY_PAUSES_S[2]
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(wait_s):
+                    await self._changed.wait()
+
+    async def close(self) -> None:
+        """End the tasks of all deployments."""
+        tasks = [*self._tasks.values(), *self._leaving.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def admit(self, supervisor: AnySupervisor) -> None:
+        """Let a deployment take memory: start its task."""
+        self._roster.resume(supervisor.subscription)
+        supervisor.is_resident = True
+        supervisor.usage.expect_load()
+        self._tasks[supervisor] = asyncio.create_task(supervisor.run(), name=supervisor.deployment_name)
+
+    @contextlib.contextmanager
+    def held(self, *supervisors: AnySupervisor) -> Any:
+        """Leave these deployments as they are meanwhile."""
+        self._held.update(supervisors)
+        try:
+            yield
+        finally:
+            self._held.difference_update(supervisors)
+            self.look_again()
+
+    async def drain(self, supervisor: AnySupervisor, reason: str, patience_s: float = DRAIN_S) -> None:
+        """Let no new answers begin, let those in progress finish, and free the deployment's memory.
+
+        Answers that take longer than `patience_s` seconds end as if the cluster was lost.
+        """
+        supervisor.is_wanted = False
+        if supervisor.is_resident:
+            with self.held(supervisor):
+                supervisor.readiness.close(reason)
+                if supervisor.usage.running:
+                    self._note(supervisor, "draining", f"finishes its answers: {reason}")
+                await supervisor.usage.wait_idle(patience_s)
+                supervisor.usage.end_all()
+                self._leave(supervisor, reason)
+        if leaving := self._leaving.get(supervisor):
+            await asyncio.shield(leaving)
+
+    async def room_for(self, supervisor: AnySupervisor) -> Room:
+        """Return what must happen before this deployment is loaded. Its model must be known."""
+        claim = supervisor.claim()
+        assert claim
+        tenants = [self._tenant(other) for other in self._residents() if other is not supervisor]
+        members = self._members()
+        if not members or self._leaving:
+            return Room(is_early=True, reason="waits until memory is free")
+
+        def make() -> Room:
+            resolved = resolve(tenants, members)
+            return make_room(claim.model, claim.least, supervisor.spec.priority, resolved, members)
+
+        return await asyncio.to_thread(make)
+
+    async def _look(self) -> float | None:
+        """Load and unload what can be. Return the seconds until the next look; None if only changes matter."""
+        for supervisor in self._residents():
+            if supervisor.serving is not None:
+                supervisor.is_wanted = False
+            if self._idle_left_s(supervisor) <= 0:
+                self._leave(supervisor, f"idle for {supervisor.spec.idle_s:g} s")
+        await self._demote()
+        wanted = self._wanted()
+        await self._reopen_all_but(await self._make_rooms(wanted) if wanted else set())
+        await self._tell_unwanted()
+        if wanted or self._leaving or self._closed or any(each.usage.waiting for each in self._supervisors):
+            return _LOOK_AGAIN_S
+        left_s = min(map(self._idle_left_s, self._residents()), default=float("inf"))
+        return max(left_s, 0.01) if left_s < float("inf") else None
+
+    def _residents(self) -> list[AnySupervisor]:
+        return [each for each in self._supervisors if each.is_resident and each not in self._leaving]
+
+    def _idle_left_s(self, supervisor: AnySupervisor) -> float:
+        """Return the seconds until a deployment has been idle for long enough to be unloaded."""
+        spec, usage = supervisor.spec, supervisor.usage
+        is_busy = usage.running or usage.waiting or supervisor.serving is None
+        if spec.idle_s is None or spec.is_pinned or is_busy or supervisor in self._held:
+            return float("inf")
+        return usage.of_use_s + spec.idle_s - self._clock()
+
+    def _wanted(self) -> list[AnySupervisor]:
+        """Return the deployments to load: first by priority, then by when they were asked for."""
+        found = [
+            each
+            for each in self._supervisors
+            if not each.is_resident
+            and each.model
+            and (each.is_wanted or each.usage.waiting)
+            and each not in self._leaving
+            and each not in self._held
+            and self._not_before_s.get(each, 0.0) <= self._clock()
+        ]
+        return sorted(found, key=lambda each: (-each.spec.priority, each.usage.waits_since_s or self._clock()))
+
+    async def _make_rooms(self, wanted: list[AnySupervisor]) -> set[AnySupervisor]:
+        """Load those that fit, and begin to unload others for the rest. Return those that must finish first."""
+        members = self._members()
+        if not members:
+            for each in wanted:
+                await each.readiness.tell("waiting", "no machine is in the cluster")
+            return set()
+        candidates = [
+            Candidate(each.deployment_name, claim.model, claim.least, each.spec.priority)
+            for each in wanted
+            if (claim := each.claim())
+        ]
+        tenants = [self._tenant(each) for each in self._residents()]
+        rooms = await asyncio.to_thread(make_rooms, candidates, tenants, members)
+        named = {each.deployment_name: each for each in self._supervisors}
+        must_finish: set[AnySupervisor] = set()
+        for candidate, room in zip(candidates, rooms, strict=True):
+            if (supervisor := named.get(candidate.name)) is None or supervisor.is_resident:
+                continue
+            must_finish |= await self._follow(supervisor, room, named)
+        return must_finish
+
+    async def _follow(
+        self, supervisor: AnySupervisor, room: Room, named: dict[str, AnySupervisor]
+    ) -> set[AnySupervisor]:
+        """Do what makes room for a deployment. Return those that must finish first."""
+        going = [named[name] for name in room.unload if name in named]
+        if room.unload and not room.wait_for:
+            # The decision took a moment: the next look decides again if one is in use now.
+            if not any(each.usage.running or each in self._held for each in going):
+                for each in going:
+                    self._leave(each, room.reason)
+            names = " and ".join(each.model_name or "" for each in going)
+            await supervisor.readiness.tell("waiting", f"waits until {names} is unloaded")
+        elif room.error or (room.fits_now and not self._leaving):
+            # With an error its own task says so, and tries again when machines come.
+            asked = supervisor.usage.waiting
+            why = f"{asked} request{'s wait' if asked > 1 else ' waits'} for it" if asked else "it was added"
+            self._note(supervisor, "loading", f"is loaded: {why}")
+            supervisor.gathers = False
+            await supervisor.readiness.tell("planning", f"{supervisor.model_name} is being loaded")
+            self.admit(supervisor)
+        else:
+            await supervisor.readiness.tell("waiting", room.reason or "waits until memory is free")
+        return {named[name] for name in room.wait_for if name in named and self._stays_s(named[name]) <= 0}
+
+    async def _reopen_all_but(self, must_finish: set[AnySupervisor]) -> None:
+        for each in self._closed - must_finish - self._held:
+            if each not in self._leaving:
+                await each.readiness.open()
+        for each in must_finish - self._closed - self._held:
+            each.readiness.close("it finishes its answers, since another model waits for its memory")
+            self._note(each, "draining", "finishes its answers: another model waits for its memory")
+        self._closed = must_finish - self._held
+
+    async def _tell_unwanted(self) -> None:
+        """Tell that deployments which nobody waits for any longer are not loaded."""
+        for each in self._supervisors:
+            is_asked = each.is_resident or each.is_wanted or each.usage.waiting
+            if each.model and not is_asked and each.readiness.status[0] == "waiting":
+                await each.readiness.tell("unloaded", "a request loads it")
+
+    async def _demote(self) -> None:
+        """Unload those that cannot be deployed and would fit if others were unloaded: they wait to be asked for."""
+        for each in self._residents():
+            is_short = each.serving is None and isinstance(each.last_error, ModelDoesNotFit)
+            if each.spec.is_pinned or not is_short or each in self._held:
+                continue
+            if self._judged.get(each) != each.failures:
+                self._judged[each] = each.failures
+                if (room := await self.room_for(each)).error is None and not room.is_early:
+                    pause_s = RETRY_PAUSES_S[min(each.failures, len(RETRY_PAUSES_S)) - 1]
+                    self._not_before_s[each] = self._clock() + pause_s
+                    self._leave(each, f"{each.last_error} A request loads it and unloads others")
+
+    def _tenant(self, supervisor: AnySupervisor) -> Tenant:
+        claim, usage, spec = supervisor.claim(), supervisor.usage, supervisor.spec
+        held: Any = {}
+        if claim:
+            serving = claim.serving
+            held = {node_id: each.least_bytes for node_id, each in serving.items()} if serving else claim.least
+        return Tenant(
+            supervisor.deployment_name,
+            supervisor.model_name or "",
+            held,
+            spec.priority,
+            usage.of_use_s,
+            spec.is_pinned or supervisor in self._held,
+            usage.running,
+            self._stays_s(supervisor),
+        )
+
+    def _stays_s(self, supervisor: AnySupervisor) -> float:
+        """Return the seconds for which a deployment keeps its memory. One that is being loaded keeps it."""
+        if supervisor.serving is None:
+            return 0.0 if supervisor.failures else self._residence_s
+        return (supervisor.usage.loaded_s or 0.0) + self._residence_s - self._clock()
+
+    def _members(self) -> list[Member]:
+        """Return the machines with all memory that deployments may share."""
+        names = [each.deployment_name for each in self._supervisors]
+        present = self._roster.membership.present(*names)
+        return [member for member in present if member.node_id not in self._roster.draining]
+
+    def _leave(self, supervisor: AnySupervisor, reason: str) -> None:
+        """Begin to unload a deployment. From now on no new answers begin."""
+        if supervisor not in self._leaving:
+            supervisor.is_resident = False
+            supervisor.readiness.close(reason)
+            task = asyncio.create_task(
+                self._unload(supervisor, reason), name=f"unload {supervisor.deployment_name}"
+            )
+            self._leaving[supervisor] = task
+
+    async def _unload(self, supervisor: AnySupervisor, reason: str) -> None:
+        try:
+            if task := self._tasks.pop(supervisor, None):
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+            self._roster.suspend(supervisor.subscription)
+            await supervisor.release()
+        except ClusterUnavailable as error:
+            log.warning("deployment not released", reason=error.message)
+        finally:
+            supervisor.last_error = None
+            del self._leaving[supervisor]
+            await supervisor.readiness.tell("unloaded", reason)
+            await supervisor.readiness.open()
+            self._note(supervisor, "unloaded", f"was unloaded: {reason}")
+            self.look_again()
+
+    def _note(self, supervisor: AnySupervisor, kind: Any, text: str) -> None:
+        log.info("deployment", name=supervisor.model_name, state=kind, reason=text)
+        self._roster.chronicle.note(kind, f"{supervisor.model_name} {text}", supervisor.epoch)
