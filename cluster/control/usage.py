@@ -86,10 +86,9 @@ class Usage:
     def finish(self, turn: Turn) -> None:
         """Note that an admitted request has ended, however it did."""
         self._turns.discard(turn)
+        self.last_used_s = self.clock()
         if not self._turns:
             self._is_idle.set()
-        self.last_used_s = self.clock()
-        if self._readiness.is_closed:
             self.changed()
 
     async def wait_idle(self, timeout_s: float) -> None:

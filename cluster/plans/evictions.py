@@ -71,7 +71,7 @@ class Room:
     wait_for: tuple[str, ...] = ()
     needs: Mapping[NodeId, int] = field(default_factory=dict)
     reason: str = ""
-    error: ModelDoesNotFit | MachineUnknown | None = None
+    error: ModelDoesNotFit | MachineUnknown | None = field(default=None, compare=False)
     is_blocked: bool = False
     # It fits as soon as those that must go for other deployments are gone.
     is_early: bool = False

@@ -34,12 +34,12 @@ TOKENS_MAX = 24
 _ids = itertools.count(1)
 
 
-def save_chat(folder: Path, context_tokens: int = 256) -> None:
+def save_chat(folder: Path, context_tokens: int = 256, seed: int = 5) -> None:
     """A tiny chat model with random weights, and a tokenizer of words."""
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
-    torch.manual_seed(5)
+    torch.manual_seed(seed)
     shape = {"hidden_size": 64, "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2}
     config = Qwen3Config(
         vocab_size=VOCABULARY, intermediate_size=96, head_dim=16, max_position_embeddings=context_tokens,
