@@ -159,6 +159,7 @@ async def open_services(settings: Settings, folder: DataFolder) -> AsyncGenerato
             answers=answers,
             audit=directory.audit,
             bookkeeper=records.bookkeeper,
+            controller=lanes.controller,
             health=lanes.health,
             jobs=jobs,
             lanes=lanes.all,
@@ -557,7 +558,6 @@ def _plain_routes(services: Services) -> list[Route]:
 
 def create_web(services: Services, cluster: Target) -> ASGIApp:
     """Return the web application: every route other than the hot ones."""
-    from gateway.admin.cluster_model import ModelLoader
     from gateway.admin.idle import IdleWatch
     from gateway.admin.ledger_checks import Verifier
     from gateway.api.accounting.routes import accounting_routers
@@ -579,7 +579,6 @@ def create_web(services: Services, cluster: Target) -> ASGIApp:
         "feeds": Feeds(lambda: jobs.is_closed),
         "first_sales": FirstSales(folder.market, marketplace),
         "idle": IdleWatch(jobs, admission, lanes, pinned),
-        "model_loader": ModelLoader(controller),
         "prompt_counter": PromptCounter(lanes, controller, aliases, admission, services.limits),
         "shared": Shared(),
         "usage": UsageFigures(services.ledger.look),

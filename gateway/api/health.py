@@ -17,6 +17,9 @@ from gateway.metrics.metrics import CONTENT_TYPE, Metrics
 from gateway.settings import ClusterSettings
 from gateway.storage import Storage
 
+# A model that is not loaded answers after it has been loaded.
+_SERVES = ("ready", "draining", "unloaded")
+
 
 @dataclass(frozen=True, slots=True)
 class Monitoring:
@@ -70,12 +73,12 @@ class Monitoring:
         facts = "; ".join(troubles) or "in order"
         cluster = self.settings
         status, reason = self.controller.embeddings.readiness.status
-        if cluster.embedding_model and status != "ready":
+        if cluster.embedding_model and status not in _SERVES:
             return _not_ready(status, f"embeddings: {reason}", facts)
         status, reason = self.controller.chat.status
-        if cluster.model and status != "ready":
+        if cluster.model and status not in _SERVES:
             return _not_ready(status, reason, facts)
-        reason = reason if status == "ready" else "no cluster model is configured"
+        reason = reason if status in _SERVES else "no cluster model is configured"
         for model, _ in self.controller.further:
             status, why = model.readiness.status
             if status == "failed":  # It does not keep the others from serving.

@@ -16,11 +16,16 @@ from gateway.errors import LaneBusy
 from gateway.lanes.base import Answer, Call, GeneratorBody, Meter, Offer, State, begun
 from runtime.errors import LaneFailed
 
-STATES: dict[Status, State] = {"ready": "ready"} | dict.fromkeys(
-    # A request loads an unloaded model.
-    ("planning", "waiting", "draining", "unloaded"),
-    "starting",
-)
+# An unloaded model is loaded when it is asked for, as a pool backend loads one.
+STATES: dict[Status, State] = {
+    "ready": "ready",
+    "unloaded": "ready",
+    "planning": "starting",
+    "waiting": "starting",
+    "draining": "starting",
+}
+# The assumed time to load a model that was not loaded before, in seconds.
+_LOAD_S = 10.0
 
 _KINDS: frozenset[Kind] = frozenset(("embedding",))
 # Writing a vector as text takes a fraction of a millisecond. Yield to other tasks after this number of vectors.
@@ -34,8 +39,24 @@ def embedding_offers(manager: EmbeddingManager, model: str, backend: str) -> lis
         return []
     status, reason = manager.readiness.status
     state = STATES.get(status, "down")
-    note = "" if state == "ready" else reason
-    return [Offer("cluster", backend, model, state=state, note=note, features=frozenset(), kinds=_KINDS)]
+    return [
+        Offer(
+            lane="cluster",
+            backend=backend,
+            model=model,
+            state=state,
+            note="" if status == "ready" else reason,
+            features=frozenset(),
+            kinds=_KINDS,
+            is_resident=status != "unloaded",
+            load_s=loading_s(status, manager.usage.load_s),
+        )
+    ]
+
+
+def loading_s(status: Status, load_s: float | None) -> float:
+    """Return the seconds that loading takes, 0 if the model is loaded. `load_s` is the time of its last load."""
+    return 0.0 if status == "ready" else load_s or _LOAD_S
 
 
 async def open_embeddings(
