@@ -112,8 +112,7 @@ class Residency:
 
     async def room_for(self, supervisor: AnySupervisor) -> Room:
         """Return what must happen before this deployment is loaded. Its model must be known."""
-        claim = supervisor.claim()
-        assert claim
+        candidate = _candidate(supervisor)
         tenants = [self._tenant(other) for other in self._residents() if other is not supervisor]
         members = self._members()
         if not members or self._leaving:
@@ -121,7 +120,7 @@ class Residency:
 
         def make() -> Room:
             resolved = resolve(tenants, members)
-            return make_room(claim.model, claim.least, supervisor.spec.priority, resolved, members)
+            return make_room(candidate, resolved, members)
 
         return await asyncio.to_thread(make)
 
@@ -173,11 +172,7 @@ class Residency:
             for each in wanted:
                 await each.readiness.tell("waiting", "no machine is in the cluster")
             return set()
-        candidates = [
-            Candidate(each.deployment_name, claim.model, claim.least, each.spec.priority)
-            for each in wanted
-            if (claim := each.claim())
-        ]
+        candidates = [_candidate(each) for each in wanted]
         tenants = [self._tenant(each) for each in self._residents()]
         rooms = await asyncio.to_thread(make_rooms, candidates, tenants, members)
         named = {each.deployment_name: each for each in self._supervisors}
@@ -300,3 +295,10 @@ class Residency:
     def _note(self, supervisor: AnySupervisor, kind: Any, text: str) -> None:
         log.info("deployment", name=supervisor.model_name, state=kind, reason=text)
         self._roster.chronicle.note(kind, f"{supervisor.model_name} {text}", supervisor.epoch)
+
+
+def _candidate(supervisor: AnySupervisor) -> Candidate:
+    """Return a deployment that should be loaded. Its model must be known."""
+    claim = supervisor.claim()
+    assert claim
+    return Candidate(claim.deployment, claim.model, claim.least, supervisor.spec.priority, claim.may_fit)

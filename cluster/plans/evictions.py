@@ -12,7 +12,7 @@ from math import ceil
 from msgspec.structs import replace
 
 from cluster.errors import MachineUnknown, ModelDoesNotFit
-from cluster.plans.memory_division import Least
+from cluster.plans.memory_division import Least, MayFit
 from cluster.plans.planned import Member
 from cluster.trust.identity import NodeId
 
@@ -25,6 +25,7 @@ class Candidate:
     model: str
     least: Least
     priority: int
+    may_fit: MayFit = lambda _: True
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +94,8 @@ def make_rooms(
     later = now
     rooms = []
     for candidate in candidates:
-        room = make_room(candidate.model, candidate.least, candidate.priority, later, members)
-        if room.fits_now and _Fitting(candidate.least, now, members).needs(()) is None:
+        room = make_room(candidate, later, members)
+        if room.fits_now and later is not now and _Fitting(candidate, now, members).needs(()) is None:
             room = replace_fields(room, is_early=True, reason="waits until memory is free")
         rooms.append(room)
         if not (room.error or room.is_blocked):
@@ -109,19 +110,19 @@ def resolve(tenants: Sequence[Tenant], members: Sequence[Member]) -> list[Tenant
     found = [tenant for tenant in tenants if not callable(tenant.held)]
     for tenant in tenants:
         if callable(tenant.held):
-            needs = _Fitting(tenant.held, found, members).needs(())
+            coming = Candidate(tenant.name, tenant.model, tenant.held, tenant.priority)
+            needs = _Fitting(coming, found, members).needs(())
             found.append(replace_fields(tenant, held=needs or {}))
     return found
 
 
-def make_room(
-    model: str, least: Least, priority: int, tenants: Sequence[Tenant], members: Sequence[Member]
-) -> Room:
+def make_room(candidate: Candidate, tenants: Sequence[Tenant], members: Sequence[Member]) -> Room:
     """Return what to unload so that a model fits. `members` come with all memory that deployments may share.
 
-    Pinned tenants and those of a higher priority stay. `model` is its name for callers.
+    Pinned tenants and those of a higher priority stay. `resolve` tells what all tenants take.
     """
-    fitting = _Fitting(least, tenants, members)
+    priority = candidate.priority
+    fitting = _Fitting(candidate, tenants, members)
     if (needs := fitting.needs(())) is not None:
         return Room(needs=needs)
     allowed = sorted(
@@ -129,26 +130,30 @@ def make_room(
         key=lambda tenant: tenant.rank,
     )
     for pool in ([tenant for tenant in allowed if not tenant.obstacle], allowed):
-        if chosen := fitting.smallest(pool):
+        if (best := fitting.smallest(pool)) is not None:
+            chosen, needs = best
             obstacles = [tenant.obstacle for tenant in chosen if tenant.obstacle]
             return Room(
                 unload=tuple(tenant.name for tenant in chosen if not tenant.obstacle),
                 wait_for=tuple(tenant.name for tenant in chosen if tenant.obstacle),
-                needs=fitting.needs(chosen) or {},
-                reason=f"waits for {' and for '.join(obstacles)}" if obstacles else f"memory for {model}",
+                needs=needs,
+                reason=f"waits for {' and for '.join(obstacles)}"
+                if obstacles
+                else f"memory for {candidate.model}",
             )
     others = [tenant for tenant in tenants if not tenant.is_pinned]
     if fitting.needs(others) is not None:
         higher = " and ".join(tenant.model for tenant in others if tenant.priority > priority)
         return Room(reason=f"needs memory that models of a higher priority hold: {higher}", is_blocked=True)
-    return Room(error=fitting.error(allowed), reason=str(fitting.error(allowed)))
+    error = fitting.error(allowed)
+    return Room(error=error, reason=str(error))
 
 
 class _Fitting:
     """Tells what a model needs if some tenants are unloaded. More memory never makes a model stop fitting."""
 
-    def __init__(self, least: Least, tenants: Sequence[Tenant], members: Sequence[Member]) -> None:
-        self._least = least
+    def __init__(self, candidate: Candidate, tenants: Sequence[Tenant], members: Sequence[Member]) -> None:
+        self._candidate = candidate
         self._members = members
         self._left = {member.node_id: member.machine.memory_usable_bytes for member in members}
         for tenant in tenants:
@@ -156,58 +161,66 @@ class _Fitting:
                 if node_id in self._left:
                     self._left[node_id] -= held_bytes
         self._too_little: list[dict[NodeId, int]] = []
-        self._error: ModelDoesNotFit | MachineUnknown | None = None
 
     def needs(self, unloaded: Collection[Tenant]) -> Mapping[NodeId, int] | None:
         """Return what the model then takes of each machine; None if it does not fit."""
+        left = self._left_without(unloaded)
+        if not self._may_fit(left):
+            return None
+        try:
+            return self._candidate.least(self._usable(left))
+        except (ModelDoesNotFit, MachineUnknown):
+            self._too_little.append(left)
+            return None
+
+    def error(self, unloaded: Collection[Tenant]) -> ModelDoesNotFit | MachineUnknown | None:
+        """Return why the model does not fit then."""
+        try:
+            self._candidate.least(self._usable(self._left_without(unloaded)))
+        except (ModelDoesNotFit, MachineUnknown) as error:
+            return error
+        return None
+
+    def smallest(self, pool: Sequence[Tenant]) -> tuple[tuple[Tenant, ...], Mapping[NodeId, int]] | None:
+        """Return the fewest tenants of the pool to unload, and what the model then takes of each machine.
+
+        `pool` begins with those that are unloaded first. Return None if not even all of them help.
+        """
+        if (needs_of_all := self.needs(pool)) is None:
+            return None
+        for size in range(1, len(pool)):
+            if self._may_help(pool, size):
+                for chosen in _by_last(pool, size):
+                    if (needs := self.needs(chosen)) is not None:
+                        return chosen, needs
+        return tuple(pool), needs_of_all
+
+    def _may_help(self, pool: Sequence[Tenant], size: int) -> bool:
+        """Tell whether the model may fit if every machine gets the most that `size` tenants hold of it."""
+        left = dict(self._left)
+        for node_id in left:
+            held = sorted((_held(tenant).get(node_id, 0) for tenant in pool), reverse=True)
+            left[node_id] += sum(held[:size])
+        return self._may_fit(left)
+
+    def _may_fit(self, left: dict[NodeId, int]) -> bool:
+        if any(all(left[node_id] <= less[node_id] for node_id in left) for less in self._too_little):
+            return False
+        return self._candidate.may_fit(self._usable(left))
+
+    def _left_without(self, unloaded: Collection[Tenant]) -> dict[NodeId, int]:
         left = dict(self._left)
         for tenant in unloaded:
             for node_id, held_bytes in _held(tenant).items():
                 if node_id in left:
                     left[node_id] += held_bytes
-        return self._in(left)
+        return left
 
-    def error(self, unloaded: Collection[Tenant]) -> ModelDoesNotFit | MachineUnknown | None:
-        """Return why the model does not fit then."""
-        self._too_little.clear()
-        self.needs(unloaded)
-        return self._error
-
-    def smallest(self, pool: Sequence[Tenant]) -> tuple[Tenant, ...]:
-        """Return the fewest tenants of the pool to unload; none if not even all of them help.
-
-        `pool` begins with those that are unloaded first.
-        """
-        if self.needs(pool) is None:
-            return ()
-        for size in range(1, len(pool)):
-            if self._may_help(pool, size):
-                for chosen in _by_last(pool, size):
-                    if self.needs(chosen) is not None:
-                        return chosen
-        return tuple(pool)
-
-    def _may_help(self, pool: Sequence[Tenant], size: int) -> bool:
-        """Tell whether the model fits if every machine gets the most that `size` tenants hold of it."""
-        left = dict(self._left)
-        for node_id in left:
-            held = sorted((_held(tenant).get(node_id, 0) for tenant in pool), reverse=True)
-            left[node_id] += sum(held[:size])
-        return self._in(left) is not None
-
-    def _in(self, left: dict[NodeId, int]) -> Mapping[NodeId, int] | None:
-        if any(all(left[node_id] <= less[node_id] for node_id in left) for less in self._too_little):
-            return None
-        usable = tuple(
+    def _usable(self, left: Mapping[NodeId, int]) -> tuple[Member, ...]:
+        return tuple(
             replace(member, machine=replace(member.machine, memory_usable_bytes=max(0, left[member.node_id])))
             for member in self._members
         )
-        try:
-            return self._least(usable)
-        except (ModelDoesNotFit, MachineUnknown) as error:
-            self._error = error
-            self._too_little.append(left)
-            return None
 
 
 def _held(tenant: Tenant) -> Mapping[NodeId, int]:

@@ -2,17 +2,18 @@
 
 import itertools
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from cluster.errors import ModelDoesNotFit
+from cluster.models.layer_cost import Precision
 from cluster.models.manifest import read_config
 from cluster.models.model_card import read_card
 from cluster.plans.evictions import Candidate, Room, Tenant, make_room, make_rooms
 from cluster.plans.memory_division import Least
-from cluster.plans.needs import stage_memory
-from cluster.plans.plan import Member, plan_stages
+from cluster.plans.plan import Member, fit_check, plan_stages
 from cluster.trust.identity import NodeId
 from tests.cluster.test_embeddings import member
 from tests.cluster.test_memory_division import GIB, alone, usable
@@ -60,7 +61,7 @@ def crowds(draw: st.DrawFn) -> tuple[Candidate, list[Tenant], list[Member]]:
 
 
 def fits(candidate: Candidate, tenants: Sequence[Tenant], machines: Sequence[Member]) -> bool:
-    return make_room(candidate.model, candidate.least, -1, tenants, machines).fits_now
+    return make_room(replace(candidate, priority=-1), tenants, machines).fits_now
 
 
 def brute_force(candidate: Candidate, tenants: list[Tenant], machines: list[Member]) -> set[str] | None:
@@ -84,9 +85,9 @@ def brute_force(candidate: Candidate, tenants: list[Tenant], machines: list[Memb
 @given(crowds())
 def test_the_choice_is_the_best_of_all(crowd: tuple[Candidate, list[Tenant], list[Member]]) -> None:
     candidate, tenants, machines = crowd
-    room = make_room(candidate.model, candidate.least, candidate.priority, tenants, machines)
+    room = make_room(candidate, tenants, machines)
     best = brute_force(candidate, tenants, machines)
-    assert room == make_room(candidate.model, candidate.least, candidate.priority, tenants, machines)
+    assert room == make_room(candidate, tenants, machines)
     going = {*room.unload, *room.wait_for}
     if best is None:
         assert room.error or room.is_blocked
@@ -130,7 +131,7 @@ def test_the_reason_is_in_words() -> None:
     desk = [member("desk", 8)]
 
     def decide(tenant: Tenant, needed: int = 4, priority: int = 50) -> Room:
-        return make_room("new", alone(needed * GIB), priority, [tenant], desk)
+        return make_room(Candidate("new", "new", alone(needed * GIB), priority), [tenant], desk)
 
     assert decide(coder).reason == "waits for coder, which answers 3 requests"
     stays = Tenant("a", "coder", coder.held, 50, stays_s=11.2)
@@ -141,3 +142,18 @@ def test_the_reason_is_in_words() -> None:
     assert "MiB short" in decide(idle, needed=9).reason
 
 
+@given(
+    st.lists(st.integers(0, 60), min_size=1, max_size=3), st.sampled_from(["fp32", "int8", None]), st.booleans()
+)
+def test_the_quick_check_refuses_nothing_that_fits(
+    quarters: list[int], precision: Precision | None, is_short: bool
+) -> None:
+    card = read_card(read_config(DEMO_MODEL))
+    context_tokens = 256 if is_short else None
+    may_fit = fit_check(card, precision=precision, slots=4, context_tokens=context_tokens)
+    machines = [member(f"m{at}", each / 2**12) for at, each in enumerate(quarters)]
+    try:
+        plan_stages("new", card, machines, precision=precision, slots=4, context_tokens=context_tokens)
+    except ModelDoesNotFit:
+        return
+    assert may_fit(machines)
