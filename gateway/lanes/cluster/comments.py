@@ -9,7 +9,7 @@ from gateway.lanes.base import Call, begun
 
 # Clients and proxies tolerate this silence.
 SILENCE_S = 15.0
-_COMMENT = b": loading\n\n"
+LOADING = b": loading\n\n"
 
 
 def may_have_comments(call: Call) -> bool:
@@ -36,7 +36,7 @@ async def _commented(task: "asyncio.Task[AsyncGenerator[bytes]]") -> AsyncGenera
     try:
         yield b""
         while not task.done():
-            yield _COMMENT
+            yield LOADING
             await asyncio.wait((task,), timeout=SILENCE_S)
         async with aclosing(task.result()) as chunks:
             async for chunk in chunks:

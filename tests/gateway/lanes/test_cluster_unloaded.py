@@ -126,6 +126,13 @@ async def test_a_load_that_fails_ends_a_begun_stream_with_an_error_event(
         assert (answered.headers["x-millrace-lane"], answered.content.startswith(b": loading\n\n")) == ("cluster", True)
         assert answered.error["code"] == "cluster_unavailable"
         assert answered.events == [answered.events[-1]], "no [DONE] follows"
+        reader, writer = await running.connect()
+        body = json.dumps({"model": "coder", "messages": ASKED, "max_tokens": 8, "stream": True}).encode()
+        raw = running.request(body, b"connection: close\r\n", b"/v1/messages")
+        writer.write(raw.replace(running.key.encode(), key.encode()))
+        answered = await receive((reader, writer), within_s=30)
+        assert (answered.status, answered.content.startswith(b": loading\n\n")) == (200, True)
+        assert b"event: error" in answered.content
         refused = await receive(await send(running, key, model="coder"), within_s=30)
         assert (refused.status, refused.error["code"]) == (503, "cluster_unavailable")
         await nothing_is_left(running)
