@@ -3,7 +3,6 @@
 import asyncio
 import socket
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from cluster.chat_model import ChatModel
@@ -69,9 +68,11 @@ class Controller:
             precision, slots, expected_nodes, stages_min or expected_nodes, owners, goal, context_tokens
         )
         self._fleet = Fleet(folder, self._identity, self._roster, options, residence_s)
-        pinned = DeploymentSpec(served_name or "", "", is_pinned=True)
-        self._first = self._fleet.add(pinned, CHAT)
-        self._first_embedder = self._fleet.add(replace(pinned, name="", kind="embedding"), EMBEDDINGS)
+        first = DeploymentSpec(
+            served_name or "", "", precision=precision, context_tokens=context_tokens, is_pinned=True
+        )
+        self._fleet.add(first, CHAT)
+        self._fleet.add(DeploymentSpec("", "", "embedding", is_pinned=True), EMBEDDINGS)
         for spec in further:
             self._fleet.add(spec)
         self._fleet.restore()
@@ -106,14 +107,12 @@ class Controller:
     @property
     def chat(self) -> ChatModel:
         """The first model that answers prompts."""
-        assert isinstance(self._first, ChatModel)
-        return self._first
+        return next(model for model in self.chats if model in self._fleet.firsts)
 
     @property
     def embeddings(self) -> EmbeddingManager:
         """The first model that embeds."""
-        assert isinstance(self._first_embedder, EmbeddingManager)
-        return self._first_embedder
+        return next(model for model in self.embedders if model in self._fleet.firsts)
 
     @property
     def models(self) -> "tuple[ChatModel | EmbeddingManager, ...]":
@@ -133,7 +132,7 @@ class Controller:
     @property
     def further(self) -> "list[tuple[ChatModel | EmbeddingManager, str]]":
         """The models beside the first ones, each with its reference."""
-        firsts = (self._first, self._first_embedder)
+        firsts = self._fleet.firsts
         return [(model, model_spec(model).reference) for model in self._fleet.models if model not in firsts]
 
     async def run_model(self, spec: DeploymentSpec, progress: Progress | None = None) -> str:
@@ -157,6 +156,16 @@ class Controller:
         Raise ModelNotFound, or OSError if that cannot be stored.
         """
         await self._fleet.remove_model(name)
+
+    async def replace_model(self, old_name: str, spec: DeploymentSpec, progress: Progress | None = None) -> None:
+        """Have another model answer under a model's name, without an error for its callers.
+
+        It is loaded beside the old one if memory allows. Otherwise the old one finishes its answers and is unloaded
+        first, and requests wait. It returns when the new one serves. If that fails, the old one serves again. Raise
+        ModelNotFound, NameTaken if the old one is being replaced already, ModelError for unusable files, OSError if
+        it cannot be stored, TimeoutError, and the ClusterError of a failed load.
+        """
+        await self._fleet.replace_model(old_name, spec, progress)
 
     def chat_of(self, *names: str) -> ChatModel | None:
         """Return the model that answers prompts under one of these names."""

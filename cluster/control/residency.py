@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import structlog
@@ -84,13 +84,15 @@ class Residency:
         self._tasks[supervisor] = asyncio.create_task(supervisor.run(), name=supervisor.deployment_name)
 
     @contextlib.contextmanager
-    def held(self, *supervisors: AnySupervisor) -> Any:
-        """Leave these deployments as they are meanwhile."""
-        self._held.update(supervisors)
+    def held(self, supervisor: AnySupervisor) -> Iterator[None]:
+        """Leave this deployment as it is meanwhile."""
+        is_outer = supervisor not in self._held
+        self._held.add(supervisor)
         try:
             yield
         finally:
-            self._held.difference_update(supervisors)
+            if is_outer:
+                self._held.discard(supervisor)
             self.look_again()
 
     async def drain(self, supervisor: AnySupervisor, reason: str, patience_s: float = DRAIN_S) -> None:
@@ -110,19 +112,19 @@ class Residency:
         if leaving := self._leaving.get(supervisor):
             await asyncio.shield(leaving)
 
-    async def room_for(self, supervisor: AnySupervisor) -> Room:
-        """Return what must happen before this deployment is loaded. Its model must be known."""
+    async def room_for(self, supervisor: AnySupervisor, without: AnySupervisor | None = None) -> Room:
+        """Return what must happen before this deployment is loaded, if another one was unloaded.
+
+        Its model must be known. Without machines there is room.
+        """
+        while self._leaving:
+            await asyncio.wait(self._leaving.values())
+        if not (members := self._members()):
+            return Room()
         candidate = _candidate(supervisor)
-        tenants = [self._tenant(other) for other in self._residents() if other is not supervisor]
-        members = self._members()
-        if not members or self._leaving:
-            return Room(is_early=True, reason="waits until memory is free")
-
-        def make() -> Room:
-            resolved = resolve(tenants, members)
-            return make_room(candidate, resolved, members)
-
-        return await asyncio.to_thread(make)
+        others = [other for other in self._residents() if other not in (supervisor, without)]
+        tenants = [self._tenant(other) for other in others]
+        return await asyncio.to_thread(lambda: make_room(candidate, resolve(tenants, members), members))
 
     async def _look(self) -> float | None:
         """Load and unload what can be. Return the seconds until the next look; None if only changes matter."""
@@ -227,11 +229,11 @@ class Residency:
         """Unload those that cannot be deployed and would fit if others were unloaded: they wait to be asked for."""
         for each in self._residents():
             is_short = each.serving is None and isinstance(each.last_error, ModelDoesNotFit)
-            if each.spec.is_pinned or not is_short or each in self._held:
+            if each.spec.is_pinned or not is_short or each in self._held or each.is_on_trial:
                 continue
             if self._judged.get(each) != each.failures:
                 self._judged[each] = each.failures
-                if (room := await self.room_for(each)).error is None and not room.is_early:
+                if self._members() and (await self.room_for(each)).error is None:
                     pause_s = RETRY_PAUSES_S[min(each.failures, len(RETRY_PAUSES_S)) - 1]
                     self._not_before_s[each] = self._clock() + pause_s
                     self._leave(each, f"{each.last_error} A request loads it and unloads others")

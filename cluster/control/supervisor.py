@@ -65,6 +65,8 @@ class Supervisor(ABC, Generic[M]):
         self.is_resident = False
         # Whether it should be loaded although no request waits for it.
         self.is_wanted = False
+        # Whether it should replace another one, and has not served yet.
+        self.is_on_trial = False
         # Whether the first plan waits for the machines that are expected at the start.
         self.gathers = True
         # How often in a row it could not be deployed, and the last reason.

@@ -72,10 +72,24 @@ def told(controller: Controller, kind: str) -> list[str]:
     return [event.text for event in reversed(controller.events()) if event.kind == kind]
 
 
-def resized(member: Member, usable_bytes: int) -> Member:
-    return msgspec.structs.replace(
-        member, machine=msgspec.structs.replace(member.machine, memory_usable_bytes=usable_bytes)
-    )
+class Budget:
+    """The memory that every machine seems to have."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.usable_bytes = 2**40
+        monkeypatch.setattr(Membership, "_as_usable", lambda _, member, __: self._resized(member))
+
+    def models(self, model: ChatModel, count: float) -> None:
+        """Have the machines hold this many models like this one, which serves."""
+        claim = model.manager.claim()
+        assert claim
+        assert claim.serving
+        [held] = claim.serving.values()
+        self.usable_bytes = int(held.least_bytes * count)
+
+    def _resized(self, member: Member) -> Member:
+        machine = msgspec.structs.replace(member.machine, memory_usable_bytes=self.usable_bytes)
+        return msgspec.structs.replace(member, machine=machine)
 
 
 async def long_answer(model: ChatModel, begun: asyncio.Event) -> int:
@@ -179,9 +193,7 @@ async def test_three_models_take_turns_in_memory_for_two(tmp_path: Path, monkeyp
     for seed, name in enumerate(names):
         save_chat(tmp_path / name, seed=seed)
         wanted[name] = reference(tmp_path / name)
-    usable = Membership._as_usable
-    budget_bytes = 2**40
-    monkeypatch.setattr(Membership, "_as_usable", lambda *given: resized(usable(*given), budget_bytes))
+    budget = Budget(monkeypatch)
     async with machines(tmp_path, residence_s=0.5) as controller:
         await until(lambda: len(controller.topology().members) == 1)
         for at, name in enumerate(names):
@@ -192,11 +204,7 @@ async def test_three_models_take_turns_in_memory_for_two(tmp_path: Path, monkeyp
             await controller.run_model(spec)
             if at == 0:
                 await status(controller, name, "ready")
-                claim = chat(controller, name).manager.claim()
-                assert claim
-                assert claim.serving
-                [held] = claim.serving.values()
-                budget_bytes = 5 * held.least_bytes // 2
+                budget.models(chat(controller, name), 2.5)
         random_ = random.Random(3)
 
         async def one(after_s: float) -> None:
@@ -220,3 +228,45 @@ async def test_three_models_take_turns_in_memory_for_two(tmp_path: Path, monkeyp
         left = sorted(event.at_s for event in evictions)
         assert all(any(before + 0.5 <= at for before in loads) for at in left)
         assert all(later - sooner >= 0.5 for sooner, later in itertools.pairwise(left))
+
+
+@pytest.mark.parametrize("is_tight", [False, True])
+async def test_a_model_is_replaced_under_load_without_a_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_tight: bool
+) -> None:
+    """The new one is loaded beside the old one, or after it if memory is short. A bad one changes nothing."""
+    wanted = {}
+    for seed, name in enumerate(["old", "new", "bad"]):
+        save_chat(tmp_path / name, seed=seed)
+        wanted[name] = reference(tmp_path / name)
+    (tmp_path / "bad" / "tokenizer.json").write_text("{}")
+    (tmp_path / "empty").mkdir()
+    budget = Budget(monkeypatch)
+    async with machines(tmp_path) as controller:
+        spec = DeploymentSpec("name", str(tmp_path / "old"), precision="fp32", context_tokens=128)
+        await controller.run_model(spec)
+        await status(controller, "name", "ready")
+        budget.models(chat(controller, "name"), 1.5 if is_tight else 8.0)
+        is_over = asyncio.Event()
+        answers: list[list[int]] = []
+
+        async def keep_asking() -> None:
+            while not is_over.is_set():
+                answers.append(await answer(chat(controller, "name")))
+                assert answers[-1] in (wanted["old"], wanted["new"])
+
+        asking = [asyncio.create_task(keep_asking()) for _ in range(3)]
+        for bad in ("empty", "bad"):
+            with pytest.raises(ClusterError):
+                await controller.replace_model("name", replace(spec, reference=str(tmp_path / bad)))
+            count = len(answers)
+            await until(lambda count=count: len(answers) > count + 5)
+            assert answers[-1] == wanted["old"]
+        await controller.replace_model("name", replace(spec, reference=str(tmp_path / "new")))
+        assert await answer(chat(controller, "name")) == wanted["new"]
+        is_over.set()
+        await asyncio.gather(*asking)
+        await until(lambda: len(controller._fleet.supervisors) == 3)
+        assert [each.model for each in controller.topology().deployments] == ["name"]
+    [(_, source)] = Controller(tmp_path / "cluster").further
+    assert source == str(tmp_path / "new")
