@@ -10,7 +10,7 @@ from pydantic import AfterValidator, Field
 from cluster.control.specs import PRIORITY, DeploymentKind, DeploymentSpec
 from cluster.control.topology import DeploymentState
 from cluster.controller import Controller
-from cluster.errors import ModelError, ModelNotFound, NameTaken
+from cluster.errors import ClusterError, ModelError, ModelNotFound, NameTaken
 from cluster.models.layer_cost import Precision
 from cluster.models.manifest import Progress
 from cluster.models.store import model_name
@@ -18,6 +18,7 @@ from gateway.admin.authority import Authority
 from gateway.admin.fields import TEXT, Body, Facts
 from gateway.advice.advice import Advice
 from gateway.advice.service import Wishes, ask_advice
+from gateway.errors import StorageUnavailable
 from gateway.lanes.base import Lanes
 from gateway.lanes.cluster.residence import want_loaded
 from gateway.lanes.pool.report import is_safe_name
@@ -54,7 +55,7 @@ class NewModel(Body):
 
     Callers ask for it by `name`; by default by its folder's name or Hugging Face id. It is unloaded after `idle_s`
     seconds without requests, or, if that is null, only if memory is needed. Then models of lower `priority` are
-    unloaded first, and models with `pin` never.
+    unloaded first, and models with `pin` never. It takes the place and the name of the model `replace`.
     """
 
     model: Reference
@@ -65,11 +66,12 @@ class NewModel(Body):
     priority: Annotated[int, Field(ge=0, le=PRIORITY_MAX)] = PRIORITY
     idle_s: Annotated[float | None, Field(ge=0, le=IDLE_S_MAX)] = None
     pin: bool = False
+    replace: Name | None = None
 
     def spec(self) -> DeploymentSpec:
         """Return the deployment, by its name for callers."""
         return DeploymentSpec(
-            name=self.name or model_name(self.model),
+            name=self.replace or self.name or model_name(self.model),
             reference=self.model,
             kind=self.kind,
             precision=self.precision,
@@ -135,20 +137,30 @@ def setting_of(settings: ClusterSettings, name: str) -> str | None:
     return "cluster.models" if any(model.name == name for model in settings.models) else None
 
 
-def find_model(controller: Controller, name: str) -> DeploymentState:
-    """Return the state of the model that callers call so. Raises NotFound."""
+def find_model(controller: Controller, name: str, param: str = "model") -> DeploymentState:
+    """Return the state of the model that callers call so. Raises NotFound, which names the field `param`."""
     found = next((state for state in controller.topology().deployments if state.model == name), None)
     if found is None:
-        raise NotFound(
-            f"model: model {name!r} not found in the cluster; `millrace ps` lists its models", param="model"
-        )
+        text = f"{param}: model {name!r} not found in the cluster; `millrace ps` lists its models"
+        raise NotFound(text, param=param)
     return found
 
 
 async def allow_run(authority: Authority, controller: Controller, new: NewModel) -> None:
-    """Record in the audit log that a model is run. Raises Conflict if the name is used."""
+    """Record in the audit log that a model is run.
+
+    Raises:
+        Conflict: the name is used.
+        NotFound: there is no model to replace.
+        RequestInvalid: a model that replaces another has a name of its own.
+    """
     spec = new.spec()
-    if any(state.model == spec.name for state in controller.topology().deployments):
+    if new.replace is not None:
+        find_model(controller, new.replace, "replace")
+        if new.name not in (None, new.replace):
+            text = "name: a model that replaces another takes over its name; leave name out"
+            raise RequestInvalid(text, param="name")
+    elif any(state.model == spec.name for state in controller.topology().deployments):
         raise _name_used(new)
     change = new.model_dump(exclude_defaults=True, exclude={"model"})
     await authority.record("cluster.model.run", f"model:{spec.name}", {"reference": new.model} | change)
@@ -157,18 +169,32 @@ async def allow_run(authority: Authority, controller: Controller, new: NewModel)
 async def run_model(controller: Controller, new: NewModel, progress: Progress | None = None) -> str:
     """Read a model that `allow_run` has allowed, and have it loaded. Return its name for callers.
 
-    Raises RequestInvalid if its files cannot be used, and Conflict or NotFound if the cluster's models have changed
-    meanwhile.
+    A model that replaces another serves then.
+
+    Raises:
+        RequestInvalid: its files cannot be used.
+        Conflict: the name was given to another model meanwhile, or the model to replace could not be replaced.
+        NotFound: the model to replace was removed meanwhile.
+        StorageUnavailable: it cannot be stored.
     """
     spec = new.spec()
     try:
-        return await controller.run_model(spec, progress)
+        if new.replace is None:
+            return await controller.run_model(spec, progress)
+        await controller.replace_model(new.replace, spec, progress)
+        return new.replace
     except NameTaken:
         raise _name_used(new) from None
     except ModelNotFound as error:
         raise NotFound(f"model: {error}", param="model") from None
     except ModelError as error:
         raise RequestInvalid(f"model: {error}", param="model") from None
+    except (ClusterError, TimeoutError) as error:
+        reason = str(error) or "it was not loaded in time"
+        text = f"replace: {new.replace} was not replaced and serves again: {reason}"
+        raise Conflict(text, param="replace") from None
+    except OSError as error:
+        raise StorageUnavailable(f"The model cannot be stored: {error.strerror or error}.") from None
 
 
 async def load_model(authority: Authority, controller: Controller, name: str) -> None:
@@ -180,7 +206,10 @@ async def load_model(authority: Authority, controller: Controller, name: str) ->
 
 
 async def stop_model(authority: Authority, controller: Controller, name: str) -> None:
-    """Unload a model when its answers have ended. The next request for it loads it again. Raises NotFound."""
+    """Unload a model when its answers have ended. The next request for it loads it again.
+
+    Raises NotFound, and Conflict while it is being replaced.
+    """
     find_model(controller, name)
     await authority.record("cluster.model.stop", f"model:{name}")
     with _of_present_models():
@@ -190,7 +219,7 @@ async def stop_model(authority: Authority, controller: Controller, name: str) ->
 async def remove_model(authority: Authority, settings: ClusterSettings, controller: Controller, name: str) -> None:
     """Unload a model when its answers have ended, and forget it.
 
-    Raises NotFound, and Conflict if the settings name it.
+    Raises NotFound, and Conflict if the settings name it or while it is being replaced.
     """
     find_model(controller, name)
     if setting := setting_of(settings, name):
@@ -203,14 +232,18 @@ async def remove_model(authority: Authority, settings: ClusterSettings, controll
 
 @contextmanager
 def _of_present_models() -> Generator[None]:
-    """Another admin may remove a model during the audit entry."""
+    """Another admin may remove a model during the audit entry, or be replacing it. Raises NotFound, Conflict."""
     try:
         yield
+    except NameTaken as error:
+        raise Conflict(f"model: {error}", param="model") from None
     except ModelNotFound as error:
         raise NotFound(f"model: {error}", param="model") from None
 
 
 def _name_used(new: NewModel) -> Conflict:
+    if new.replace is not None:
+        return Conflict(f"replace: {new.replace} is being replaced already; try again later", param="replace")
     field, name = ("name" if new.name else "model"), new.spec().name
-    text = f"{field}: the cluster already has a model {name!r}; choose another name, or remove that model"
+    text = f"{field}: the cluster already has a model {name!r}; choose another name, or replace that model"
     return Conflict(text, param=field)

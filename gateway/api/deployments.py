@@ -31,7 +31,8 @@ async def list_models(_: Operator, settings: Settings, controller: Controller) -
 async def run_model(authority: Operator, controller: Controller, body: NewModel) -> StreamingResponse:
     """Run a model and stream lines of JSON: `done_bytes` of `total_bytes`, at the end `model` or `error`.
 
-    If the client disconnects, reading stops.
+    If the client disconnects, it is not run. `replace` names a model whose place and name the new one takes; then
+    the answer ends when the new one serves.
     """
     await cluster_model.allow_run(authority, controller, body)
     return StreamingResponse(_running(controller, body), media_type="application/x-ndjson")

@@ -10,7 +10,7 @@ import typer
 from gateway.cli import output
 from gateway.cli.advise import Context, PrecisionName
 from gateway.cli.command import Report, with_settings
-from gateway.cli.completion import Model
+from gateway.cli.completion import Model, model_names
 from gateway.cli.gateway_client import ask, borrowed_key, segment, user_headers
 from gateway.cli.load_progress import LOAD_S, load, pulled, until_ready
 from gateway.settings import Settings
@@ -64,6 +64,9 @@ def run(
     ] = None,
     idle: Idle = None,
     pin: Annotated[bool, typer.Option("--pin", help="Keep it loaded, even if others need its memory.")] = False,
+    replace: Annotated[
+        str | None, model_names("Cluster model whose place and name it takes; that one serves meanwhile.")
+    ] = None,
 ) -> Report:
     """Load a model on a pool server that has it, otherwise into the cluster.
 
@@ -76,6 +79,7 @@ def run(
         "context_tokens": context_tokens,
         "priority": priority,
         "pin": pin or None,
+        "replace": replace,
     }
     wishes = {field: value for field, value in given.items() if value is not None}
     idle_s = None if idle is None else _idle_s(idle)

@@ -133,7 +133,7 @@ async def test_advice_and_then_the_model_is_run(served: Served, monkeypatch: pyt
         may_read.set()
         await until(lambda: controller.models[-1].model is not None or controller.chats[-1].model is not None)
         shown = (await owner.get(MODELS)).text
-        for part in ("org/coder", DEMO_MODEL.name, "pinned", "2 min 30 s", ">70<"):
+        for part in ("org/coder", DEMO_MODEL.name, "pinned", "2.5 min", ">70<"):
             assert part in shown, part
     assert audited(served, "cluster.model.run") == ["model:org/coder"]
 
@@ -149,6 +149,9 @@ async def test_a_model_is_stopped_loaded_and_removed(served: Served) -> None:
         assert ('value="soon"' in bad.text, 'value="nowhere at all"' in bad.text) == (True, True)
         bad = await owner.post(f"{MODELS}/run", model="nowhere at all")
         assert (bad.status_code, re.findall(r'name="(\w+)"[^>]*aria-invalid', bad.text)) == (400, ["model"])
+        assert '<option value="writer" selected' in (await owner.get(f"{MODELS}/run", replace="writer")).text
+        bad = await owner.post(f"{MODELS}/run", model=str(DEMO_MODEL), replace="none")
+        assert (bad.status_code, re.findall(r'name="(\w+)"[^>]*aria-invalid', bad.text)) == (400, ["replace"])
         for what in ("stop", "load", "remove"):
             assert (await owner.post(f"{MODELS}/cluster/{what}", model="writer")).status_code == 303
         assert "writer was removed" in (await owner.get(MODELS)).text

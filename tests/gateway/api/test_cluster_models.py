@@ -71,13 +71,15 @@ async def test_refusals_name_the_field_and_the_remedy(serve: Serve, tmp_path: Pa
     async with serve() as served, served.machine as machine:
         await run(machine, name="coder")
         for body, status, field, words in (
-            ({"name": "coder"}, 409, "name", "choose another name, or remove"),
+            ({"name": "coder"}, 409, "name", "choose another name, or replace"),
             ({"name": "../up"}, 400, "name", "without `..`"),
             ({"precision": "int2"}, 400, "precision", ""),
             ({"kind": "picture"}, 400, "kind", ""),
             ({"context_tokens": 3}, 400, "context_tokens", "64"),
             ({"priority": -1}, 400, "priority", ""),
             ({"idle_s": -1}, 400, "idle_s", ""),
+            ({"replace": "other"}, 404, "replace", "millrace ps"),
+            ({"replace": "coder", "name": "writer"}, 400, "name", "leave name out"),
             ({"colour": "red"}, 400, "colour", ""),
         ):
             answer = await refused(await machine.post(PATH, json={"model": DEMO} | body))

@@ -46,6 +46,10 @@ def test_models_are_run_beside_each_other_stopped_loaded_and_removed(gateway: Ga
     state = {row["model"]: row["state"] for row in data(millrace(gateway.folder, "ps", "--json"))}
     assert state == {NAME: "ready", "org/coder": "unloaded"}
     assert data(millrace(gateway.folder, "run", "org/coder", "--json"))["status"] == "ready"
+    words = ("run", str(DEMO_MODEL), "--replace", "org/coder", "--precision", "int8", "--json")
+    assert data(millrace(gateway.folder, *words))["model"] == "org/coder"
+    rows = {row["model"]: row for row in data(millrace(gateway.folder, "ps", "--json"))}
+    assert (rows["org/coder"]["precision"], rows["org/coder"]["idle_s"], len(rows)) == ("int8", None, 2)
     assert data(millrace(gateway.folder, "stop", "org/coder", "--remove", "--json")) == {"removed": "org/coder"}
     assert [row["model"] for row in data(millrace(gateway.folder, "ps", "--json"))] == [NAME]
 
@@ -56,6 +60,7 @@ def test_what_commands_of_models_refuse(gateway: Gateway) -> None:
         (("stop", "nothing", "--remove"), output.FAILED, "MODEL: model 'nothing' not found"),
         (("run", str(DEMO_MODEL), "--idle", "soon"), output.WRONG_USAGE, "--idle soon: must be a duration"),
         (("run", str(DEMO_MODEL), "--name", "x", "--precision", "int2"), output.WRONG_USAGE, "--precision: "),
+        (("run", str(DEMO_MODEL), "--replace", "nothing"), output.FAILED, "--replace: model 'nothing' not found"),
         (("rm", NAME), output.REFUSED, f"`millrace stop --remove {NAME}`"),
     ):
         refused = millrace(gateway.folder, *words)

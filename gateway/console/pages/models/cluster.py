@@ -36,11 +36,11 @@ class RunForm(NewModel):
 
 
 @router.get("/run")
-async def show_form(request: Request, visitor: Operator) -> Response:
+async def show_form(request: Request, visitor: Operator, controller: Controller) -> Response:
     """Show the form, filled in with the fields of the query."""
     query = request.query_params
     given = {name: query.getlist(name)[:1] for name in RunForm.model_fields if name in query}
-    return _form_page(visitor, Form(given=given))
+    return _form_page(visitor, controller, Form(given=given))
 
 
 @router.post("/run")
@@ -59,7 +59,7 @@ async def run(visitor: Operator, controller: Controller, afterwork: Afterwork) -
 
     name, form = await submit_form(visitor, RunForm, begin)
     if name is None:
-        return _form_page(visitor, form, 400)
+        return _form_page(visitor, controller, form, 400)
     return go(visitor, f"{PATH}#cluster-models", f"{name} is being read and loaded.")
 
 
@@ -93,12 +93,14 @@ async def change(visitor: Operator, settings: Settings, controller: Controller, 
     return go(visitor, f"{PATH}#cluster-models", text)
 
 
-def _form_page(visitor: Visitor, form: Form[Any], status: int = 200) -> Response:
+def _form_page(visitor: Visitor, controller: Controller, form: Form[Any], status: int = 200) -> Response:
+    names = sorted(state.model for state in controller.topology().deployments)
     return page(
         "models/run.html",
         visitor,
         status,
         form=form,
         precisions=[("", "Highest precision that fits"), *PRECISIONS],
+        replaceable=[("", "No model"), *names],
         usual_priority=NewModel.model_fields["priority"].default,
     )
