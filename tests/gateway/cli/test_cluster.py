@@ -46,8 +46,8 @@ def test_models_are_run_beside_each_other_stopped_loaded_and_removed(gateway: Ga
     state = {row["model"]: row["state"] for row in data(millrace(gateway.folder, "ps", "--json"))}
     assert state == {NAME: "ready", "org/coder": "unloaded"}
     assert data(millrace(gateway.folder, "run", "org/coder", "--json"))["status"] == "ready"
-    words = ("run", str(DEMO_MODEL), "--replace", "org/coder", "--precision", "int8", "--json")
-    assert data(millrace(gateway.folder, *words))["model"] == "org/coder"
+    replaced = ("run", str(DEMO_MODEL), "--replace", "org/coder", "--precision", "int8", "--json")
+    assert data(millrace(gateway.folder, *replaced))["model"] == "org/coder"
     rows = {row["model"]: row for row in data(millrace(gateway.folder, "ps", "--json"))}
     assert (rows["org/coder"]["precision"], rows["org/coder"]["idle_s"], len(rows)) == ("int8", None, 2)
     assert data(millrace(gateway.folder, "stop", "org/coder", "--remove", "--json")) == {"removed": "org/coder"}
