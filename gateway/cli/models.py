@@ -143,7 +143,7 @@ def stop(
         output.fail(f"{names} cannot unload models: only Ollama supports this", output.REFUSED)
     if remove:
         ask(settings, "DELETE", f"{_PATH}?model={segment(model)}", timeout_s=LOAD_S)
-        return Report({"removed": model}, f"{model} unloaded and removed; `millrace rm` deletes its files")
+        return Report({"removed": model}, f"{model} unloaded and removed; `millrace rm MODEL` deletes its files")
     if in_cluster:
         ask(settings, "POST", f"{_PATH}/stop", {"model": model}, timeout_s=LOAD_S)
     if servers:
