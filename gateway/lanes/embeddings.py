@@ -16,11 +16,14 @@ from gateway.errors import LaneBusy
 from gateway.lanes.base import Answer, Call, GeneratorBody, Meter, Offer, State, begun
 from runtime.errors import LaneFailed
 
-STATES: dict[Status, State] = {"ready": "ready"} | dict.fromkeys(
-    # A request loads an unloaded model.
-    ("planning", "waiting", "draining", "unloaded"),
-    "starting",
-)
+# A request loads an unloaded model, so that it counts as one that starts.
+STATES: dict[Status, State] = {
+    "ready": "ready",
+    "planning": "starting",
+    "waiting": "starting",
+    "draining": "starting",
+    "unloaded": "starting",
+}
 
 _KINDS: frozenset[Kind] = frozenset(("embedding",))
 # Writing a vector as text takes a fraction of a millisecond. Yield to other tasks after this number of vectors.
