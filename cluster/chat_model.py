@@ -16,11 +16,11 @@ from cluster.control.manager import DeploymentManager
 from cluster.control.model_text import ModelText
 from cluster.control.next_plan import PlanOptions
 from cluster.control.readiness import Readiness, Status
+from cluster.control.request_gate import AdmittedRequest
 from cluster.control.specs import DeploymentSpec
 from cluster.control.subscription import Subscription
 from cluster.control.supervisor import Supervisor, deployment_state
 from cluster.control.topology import DeploymentState
-from cluster.control.usage import Turn
 from cluster.errors import ClusterUnavailable, ModelNotFound, ProcessLost
 from cluster.generation import ChatPrompt, GenerateRequest, GenerationEvent
 from cluster.models.chat_format import ChatFormat
@@ -209,8 +209,8 @@ class ChatModel:
         loop = asyncio.get_running_loop()
         until_s = loop.time() + (READY_PATIENCE_S if patience_s is None else patience_s)
         chat = self
-        while (turn := await chat.manager.usage.admit(max(0.0, until_s - loop.time()))) is None:
-            chat = chat.manager.usage.successor
+        while (turn := await chat.manager.gate.admit(max(0.0, until_s - loop.time()))) is None:
+            chat = chat.manager.gate.successor
         resumed = ResumedRequest(request)
         pause_s = LOSS_PAUSE_S
         try:
@@ -235,9 +235,9 @@ class ChatModel:
                     )
                     await asyncio.sleep(pause_s)
         finally:
-            chat.manager.usage.finish(turn)
+            chat.manager.gate.finish(turn)
 
-    async def _wait_for_pipeline(self, resumed: ResumedRequest, turn: Turn, until_s: float) -> None:
+    async def _wait_for_pipeline(self, resumed: ResumedRequest, turn: AdmittedRequest, until_s: float) -> None:
         """Wait for a pipeline. Raise ClusterUnavailable.
 
         A begun answer keeps waiting even if the cluster rejects new requests, but not if its model is stopped.
@@ -274,7 +274,7 @@ class ChatModel:
     async def _connected(self, coordinator: wire.Address) -> ModelClient:
         if self._client is None or not self._client.is_open or self._client.address != coordinator:
             await self._hang_up()
-            self._client = await ModelClient.open(coordinator, self._identity)
+            self._client = await ModelClient.open(coordinator, self._identity, self.manager.deployment_name)
         return self._client
 
     async def _hang_up(self) -> None:

@@ -15,7 +15,7 @@ from cluster.control.specs import DeploymentSpec
 from cluster.control.topology import MachineState, PlanDraft, Topology
 from cluster.errors import ModelNotFound
 from cluster.events import ClusterEvent
-from cluster.fleet import CHAT, EMBEDDINGS, Fleet, model_spec
+from cluster.fleet import CHAT, EMBEDDINGS, ModelFleet, model_spec
 from cluster.models.layer_cost import Precision
 from cluster.models.manifest import Progress
 from cluster.models.store import read_part
@@ -67,7 +67,7 @@ class Controller:
         options = PlanOptions(
             precision, slots, expected_nodes, stages_min or expected_nodes, owners, goal, context_tokens
         )
-        self._fleet = Fleet(folder, self._identity, self._roster, options, residence_s)
+        self._fleet = ModelFleet(folder, self._identity, self._roster, options, residence_s)
         first = DeploymentSpec(
             served_name or "", "", precision=precision, context_tokens=context_tokens, is_pinned=True
         )

@@ -33,7 +33,7 @@ _LOOK_AGAIN_S = 0.1
 AnyModel = ChatModel | EmbeddingManager
 
 
-class Fleet:
+class ModelFleet:
     """Every model with its deployment. It is the only writer of the file of those that were added later."""
 
     def __init__(
@@ -108,7 +108,7 @@ class Fleet:
         return model
 
     async def run_model(self, spec: DeploymentSpec, progress: Progress | None) -> str:
-        """See `Controller.run_model`."""
+        """See `Controller.run_model`. Raise NameTaken."""
         if any(model.model_name == spec.name for model in self.models):
             raise NameTaken(f"the cluster already has a model with the name {spec.name}")
         model = self.add(spec)
@@ -133,7 +133,7 @@ class Fleet:
         await self._forget(model)
 
     async def replace_model(self, old_name: str, spec: DeploymentSpec, progress: Progress | None) -> None:
-        """See `Controller.replace_model`."""
+        """See `Controller.replace_model`. Raise ModelUnsupported for another kind of model."""
         old, residency = self._movable(old_name), self.residency
         before, spec = supervisor_of(old), replace(spec, name=old_name)
         if spec.kind != before.spec.kind:
@@ -185,7 +185,7 @@ class Fleet:
         if before.spec in self._stored:
             self._store(after.spec.name, after.spec)
         self._roster.chronicle.note("ready", f"{after.model_name} is {after.model_source} now", after.epoch)
-        before.usage.successor = new
+        before.gate.successor = new
         before.is_wanted = False
 
     async def _finish(self, model: AnyModel) -> None:

@@ -25,6 +25,8 @@ Modules:
                        others from serving
     readiness          Whether the cluster answers now, and why not
     recovery           The repair of a broken pipeline: the machine at fault, and the standbys that replace it
+    request_gate       The gate of one deployment: requests that it answers, requests that wait for it, and when it was
+                       last of use
     residency          The task that decides which deployments are loaded: it loads those that are asked for and unloads
                        others for them
     roster             The controller's side of every node's connection: admit it, read it, answer fetches, notice
@@ -38,6 +40,4 @@ Modules:
     supervisor         The task that keeps a deployment served: it deploys, watches, and deploys again after a loss or a
                        failure
     topology           The state of a cluster at one moment, for display
-    usage              The requests of one deployment: those that it answers, those that wait for it, and when it was
-                       last of use
 """

@@ -16,11 +16,11 @@ from cluster.client import ModelClient
 from cluster.control.deployment import now_s
 from cluster.control.embedder_place import place_embedder
 from cluster.control.owners import Owners
+from cluster.control.request_gate import AdmittedRequest
 from cluster.control.specs import DeploymentSpec
 from cluster.control.subscription import Subscription
 from cluster.control.supervisor import Supervisor, deployment_state
 from cluster.control.topology import DeploymentState
-from cluster.control.usage import Turn
 from cluster.embedding import Embeddings, EmbedRequest
 from cluster.errors import (
     ClusterUnavailable,
@@ -121,15 +121,15 @@ class EmbeddingManager(Supervisor[EmbeddingModel]):
         ClusterUnavailable if none serves by then.
         """
         patience_s = READY_PATIENCE_S if patience_s is None else patience_s
-        if (turn := await self.usage.admit(patience_s)) is None:
-            successor: EmbeddingManager = self.usage.successor
+        if (turn := await self.gate.admit(patience_s)) is None:
+            successor: EmbeddingManager = self.gate.successor
             return await successor.embed(request, patience_s)
         try:
             return await self._embed(request, turn, patience_s)
         finally:
-            self.usage.finish(turn)
+            self.gate.finish(turn)
 
-    async def _embed(self, request: EmbedRequest, turn: Turn, patience_s: float) -> Embeddings:
+    async def _embed(self, request: EmbedRequest, turn: AdmittedRequest, patience_s: float) -> Embeddings:
         for tries in range(RETRIES_MAX + 1):
             await self.readiness.wait_or(patience_s, lambda: turn.is_over, is_admitted=True)
             if (serving := self._serving) is None:
@@ -186,7 +186,7 @@ class EmbeddingManager(Supervisor[EmbeddingModel]):
             await self._subscription.send(node_id, order)
             ready = await self._loaded(node_id, epoch, model, now_s() + patience_s)
             address = wire.Address(node_id, ready.host, ready.client_port)
-            client = await ModelClient.open(address, self._identity, "embedder")
+            client = await ModelClient.open(address, self._identity, self.deployment_name, "embedder")
         except (NodeFailed, LinkError, ClusterUnavailable, TimeoutError):
             quarantine.add(node_id)
             raise

@@ -11,7 +11,7 @@ import structlog
 from cluster.control.roster import Roster
 from cluster.control.supervisor import RETRY_PAUSES_S, Supervisor
 from cluster.errors import ClusterUnavailable, ModelDoesNotFit
-from cluster.plans.evictions import Candidate, Room, Tenant, make_room, make_rooms, resolve
+from cluster.plans.evictions import Room, Tenant, WantedModel, make_room, make_rooms, resolve
 from cluster.plans.planned import Member
 
 log = structlog.get_logger(__name__)
@@ -54,7 +54,7 @@ class Residency:
 
     def watch(self, supervisor: AnySupervisor) -> None:
         """Learn of every change in a deployment's requests."""
-        supervisor.usage.changed = self.look_again
+        supervisor.gate.changed = self.look_again
 
     async def run(self) -> None:
         """Load and unload. Run until cancelled."""
@@ -80,7 +80,7 @@ class Residency:
         """Let a deployment take memory: start its task."""
         self._roster.resume(supervisor.subscription)
         supervisor.is_resident = True
-        supervisor.usage.expect_load()
+        supervisor.gate.expect_load()
         self._tasks[supervisor] = asyncio.create_task(supervisor.run(), name=supervisor.deployment_name)
 
     @contextlib.contextmanager
@@ -104,10 +104,10 @@ class Residency:
         if supervisor.is_resident:
             with self.held(supervisor):
                 supervisor.readiness.close(reason)
-                if supervisor.usage.running:
+                if supervisor.gate.running:
                     self._note(supervisor, "draining", f"finishes its answers: {reason}")
-                await supervisor.usage.wait_idle(patience_s)
-                supervisor.usage.end_all()
+                await supervisor.gate.wait_idle(patience_s)
+                supervisor.gate.end_all()
                 self._leave(supervisor, reason)
         if leaving := self._leaving.get(supervisor):
             await asyncio.shield(leaving)
@@ -137,7 +137,7 @@ class Residency:
         wanted = self._wanted()
         await self._reopen_all_but(await self._make_rooms(wanted) if wanted else set())
         await self._tell_unwanted()
-        if wanted or self._leaving or self._closed or any(each.usage.waiting for each in self._supervisors):
+        if wanted or self._leaving or self._closed or any(each.gate.waiting for each in self._supervisors):
             return _LOOK_AGAIN_S
         left_s = min(map(self._idle_left_s, self._residents()), default=float("inf"))
         return max(left_s, 0.01) if left_s < float("inf") else None
@@ -147,11 +147,11 @@ class Residency:
 
     def _idle_left_s(self, supervisor: AnySupervisor) -> float:
         """Return the seconds until a deployment has been idle for long enough to be unloaded."""
-        spec, usage = supervisor.spec, supervisor.usage
-        is_busy = usage.running or usage.waiting or supervisor.serving is None
+        spec, gate = supervisor.spec, supervisor.gate
+        is_busy = gate.running or gate.waiting or supervisor.serving is None
         if spec.idle_s is None or spec.is_pinned or is_busy or supervisor in self._held:
             return float("inf")
-        return usage.of_use_s + spec.idle_s - self._clock()
+        return gate.of_use_s + spec.idle_s - self._clock()
 
     def _wanted(self) -> list[AnySupervisor]:
         """Return the deployments to load: first by priority, then by when they were asked for."""
@@ -160,12 +160,12 @@ class Residency:
             for each in self._supervisors
             if not each.is_resident
             and each.model
-            and (each.is_wanted or each.usage.waiting)
+            and (each.is_wanted or each.gate.waiting)
             and each not in self._leaving
             and each not in self._held
             and self._not_before_s.get(each, 0.0) <= self._clock()
         ]
-        return sorted(found, key=lambda each: (-each.spec.priority, each.usage.waits_since_s or self._clock()))
+        return sorted(found, key=lambda each: (-each.spec.priority, each.gate.waits_since_s or self._clock()))
 
     async def _make_rooms(self, wanted: list[AnySupervisor]) -> set[AnySupervisor]:
         """Load those that fit, and begin to unload others for the rest. Return those that must finish first."""
@@ -192,14 +192,14 @@ class Residency:
         going = [named[name] for name in room.unload if name in named]
         if room.unload and not room.wait_for:
             # The decision took a moment: the next look decides again if one is in use now.
-            if not any(each.usage.running or each in self._held for each in going):
+            if not any(each.gate.running or each in self._held for each in going):
                 for each in going:
                     self._leave(each, room.reason)
             names = " and ".join(each.model_name or "" for each in going)
             await supervisor.readiness.tell("waiting", f"waits until {names} is unloaded")
         elif room.error or (room.fits_now and not self._leaving):
             # With an error its own task says so, and tries again when machines come.
-            asked = supervisor.usage.waiting
+            asked = supervisor.gate.waiting
             why = f"{asked} request{'s wait' if asked > 1 else ' waits'} for it" if asked else "it was added"
             self._note(supervisor, "loading", f"is loaded: {why}")
             supervisor.gathers = False
@@ -221,7 +221,7 @@ class Residency:
     async def _tell_unwanted(self) -> None:
         """Tell that deployments which nobody waits for any longer are not loaded."""
         for each in self._supervisors:
-            is_asked = each.is_resident or each.is_wanted or each.usage.waiting
+            is_asked = each.is_resident or each.is_wanted or each.gate.waiting
             if each.model and not is_asked and each.readiness.status[0] == "waiting":
                 await each.readiness.tell("unloaded", "a request loads it")
 
@@ -239,7 +239,7 @@ class Residency:
                     self._leave(each, f"{each.last_error} A request loads it and unloads others")
 
     def _tenant(self, supervisor: AnySupervisor) -> Tenant:
-        claim, usage, spec = supervisor.claim(), supervisor.usage, supervisor.spec
+        claim, gate, spec = supervisor.claim(), supervisor.gate, supervisor.spec
         held: Any = {}
         if claim:
             serving = claim.serving
@@ -249,9 +249,9 @@ class Residency:
             supervisor.model_name or "",
             held,
             spec.priority,
-            usage.of_use_s,
+            gate.of_use_s,
             spec.is_pinned or supervisor in self._held,
-            usage.running,
+            gate.running,
             self._stays_s(supervisor),
         )
 
@@ -259,7 +259,7 @@ class Residency:
         """Return the seconds for which a deployment keeps its memory. One that is being loaded keeps it."""
         if supervisor.serving is None:
             return 0.0 if supervisor.failures else self._residence_s
-        return (supervisor.usage.loaded_s or 0.0) + self._residence_s - self._clock()
+        return (supervisor.gate.loaded_s or 0.0) + self._residence_s - self._clock()
 
     def _members(self) -> list[Member]:
         """Return the machines with all memory that deployments may share."""
@@ -299,8 +299,8 @@ class Residency:
         self._roster.chronicle.note(kind, f"{supervisor.model_name} {text}", supervisor.epoch)
 
 
-def _candidate(supervisor: AnySupervisor) -> Candidate:
+def _candidate(supervisor: AnySupervisor) -> WantedModel:
     """Return a deployment that should be loaded. Its model must be known."""
     claim = supervisor.claim()
     assert claim
-    return Candidate(claim.deployment, claim.model, claim.least, supervisor.spec.priority, claim.may_fit)
+    return WantedModel(claim.deployment, claim.model, claim.least, supervisor.spec.priority, claim.may_fit)

@@ -14,10 +14,10 @@ from cluster.control.deployment import Model, now_s
 from cluster.control.epochs import PlanVersions
 from cluster.control.fault_attribution import FaultAttribution
 from cluster.control.readiness import Readiness
+from cluster.control.request_gate import RequestGate
 from cluster.control.specs import DeploymentKind, DeploymentSpec
 from cluster.control.subscription import Subscription
 from cluster.control.topology import DeploymentState
-from cluster.control.usage import Usage
 from cluster.errors import ClusterError, LinkLost, ModelError, PeerRejected, PlanOutdated
 from cluster.events import EventKind
 from cluster.models.embedding_model import EmbeddingModel
@@ -60,7 +60,7 @@ class Supervisor(ABC, Generic[M]):
             subscription.membership, chronicle=subscription.chronicle, deployment=subscription.deployment
         )
         self.readiness = Readiness(subscription.absences)
-        self.usage = Usage(self.readiness)
+        self.gate = RequestGate(self.readiness)
         # Whether it takes memory, or tries to: whether its task runs.
         self.is_resident = False
         # Whether it should be loaded although no request waits for it.
@@ -182,11 +182,11 @@ class Supervisor(ABC, Generic[M]):
                 model = await self._wait_for_work()
                 was_serving = self.serving is not None
                 if not was_serving:
-                    self.usage.note_loading()
+                    self.gate.note_loading()
                 await self._deploy(model)
                 self.failures, self.last_error = 0, None
                 if not was_serving:
-                    self.usage.note_loaded()
+                    self.gate.note_loaded()
                     # Only now do the others know which memory it takes. A changed plan does not tell them: plans
                     # could change each other for ever.
                     self._tell_peers()
@@ -197,7 +197,7 @@ class Supervisor(ABC, Generic[M]):
                 pause_s = RETRY_PAUSES_S[min(self.failures, len(RETRY_PAUSES_S) - 1)]
                 self.failures, self.last_error = self.failures + 1, error
                 await self._fail(error, pause_s)
-                self.usage.changed()
+                self.gate.changed()
                 if await self._is_new_within(pause_s):
                     self.failures = 0
 
@@ -255,11 +255,11 @@ class Supervisor(ABC, Generic[M]):
 
 def deployment_state(supervisor: Supervisor[Any], name: str, kind: DeploymentKind) -> DeploymentState:
     """Return what the states of all deployments have in common."""
-    usage, spec = supervisor.usage, supervisor.spec
+    gate, spec = supervisor.gate, supervisor.spec
     status, reason = supervisor.readiness.status
 
     def ago_s(at_s: float | None) -> float | None:
-        return None if at_s is None else usage.clock() - at_s
+        return None if at_s is None else gate.clock() - at_s
 
     return DeploymentState(
         model=name,
@@ -271,9 +271,9 @@ def deployment_state(supervisor: Supervisor[Any], name: str, kind: DeploymentKin
         priority=spec.priority,
         idle_s=spec.idle_s,
         is_pinned=spec.is_pinned,
-        running=usage.running,
-        waiting=usage.waiting,
-        last_used_s=ago_s(usage.last_used_s),
-        loaded_s=ago_s(usage.loaded_s),
-        load_s=usage.load_s,
+        running=gate.running,
+        waiting=gate.waiting,
+        last_used_s=ago_s(gate.last_used_s),
+        loaded_s=ago_s(gate.loaded_s),
+        load_s=gate.load_s,
     )

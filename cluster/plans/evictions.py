@@ -18,7 +18,7 @@ from cluster.trust.identity import NodeId
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class WantedModel:
     """A deployment that should be loaded. `model` is its name for callers."""
 
     name: str
@@ -56,7 +56,7 @@ class Tenant:
 
     @property
     def rank(self) -> tuple[bool, int, float, str]:
-        """The lower, the sooner it is unloaded."""
+        """Its order: the lower, the sooner it is unloaded. The third part is in seconds."""
         return bool(self.obstacle), self.priority, self.of_use_s, self.name
 
 
@@ -84,7 +84,7 @@ class Room:
 
 
 def make_rooms(
-    candidates: Sequence[Candidate], tenants: Sequence[Tenant], members: Sequence[Member]
+    candidates: Sequence[WantedModel], tenants: Sequence[Tenant], members: Sequence[Member]
 ) -> list[Room]:
     """Return what must happen before each of the candidates is loaded, in their order: the first one goes first.
 
@@ -110,13 +110,13 @@ def resolve(tenants: Sequence[Tenant], members: Sequence[Member]) -> list[Tenant
     found = [tenant for tenant in tenants if not callable(tenant.held)]
     for tenant in tenants:
         if callable(tenant.held):
-            coming = Candidate(tenant.name, tenant.model, tenant.held, tenant.priority)
+            coming = WantedModel(tenant.name, tenant.model, tenant.held, tenant.priority)
             needs = _Fitting(coming, found, members).needs(())
             found.append(replace_fields(tenant, held=needs or {}))
     return found
 
 
-def make_room(candidate: Candidate, tenants: Sequence[Tenant], members: Sequence[Member]) -> Room:
+def make_room(candidate: WantedModel, tenants: Sequence[Tenant], members: Sequence[Member]) -> Room:
     """Return what to unload so that a model fits. `members` come with all memory that deployments may share.
 
     Pinned tenants and those of a higher priority stay. `resolve` tells what all tenants take.
@@ -152,7 +152,7 @@ def make_room(candidate: Candidate, tenants: Sequence[Tenant], members: Sequence
 class _Fitting:
     """Tells what a model needs if some tenants are unloaded. More memory never makes a model stop fitting."""
 
-    def __init__(self, candidate: Candidate, tenants: Sequence[Tenant], members: Sequence[Member]) -> None:
+    def __init__(self, candidate: WantedModel, tenants: Sequence[Tenant], members: Sequence[Member]) -> None:
         self._candidate = candidate
         self._members = members
         self._left = {member.node_id: member.machine.memory_usable_bytes for member in members}

@@ -49,7 +49,7 @@ def embedding_offers(manager: EmbeddingManager, model: str, backend: str) -> lis
             features=frozenset(),
             kinds=_KINDS,
             is_resident=status != "unloaded",
-            load_s=loading_s(status, manager.usage.load_s),
+            load_s=loading_s(status, manager.gate.load_s),
         )
     ]
 

@@ -20,7 +20,7 @@ ModelName = Annotated[str, Field(min_length=1, max_length=256), AfterValidator(_
 
 
 class ClusterModel(Section):
-    """A model beside the first one. The machines' memory is divided between all."""
+    """A model beside the first one. They share the machines' memory, or take turns in it."""
 
     name: ModelName = Field(description="Name by which callers ask for the model.")
     model: str = Field(min_length=1, description="A local folder or a Hugging Face ID.")
@@ -49,7 +49,7 @@ class ClusterSettings(Section):
     models: tuple[ClusterModel, ...] = Field(
         (),
         max_length=32,
-        description="Further models, by priority; each stays whole on one machine if it fits on one.",
+        description="Further models; each stays whole on one machine if it fits on one.",
         examples=['[{"name": "coder", "model": "Qwen/Qwen2.5-Coder-7B-Instruct", "precision": "int8"}]'],
     )
     precision: Precision | None = Field(

@@ -11,7 +11,7 @@ from cluster.errors import ModelDoesNotFit
 from cluster.models.layer_cost import Precision
 from cluster.models.manifest import read_config
 from cluster.models.model_card import read_card
-from cluster.plans.evictions import Candidate, Room, Tenant, make_room, make_rooms
+from cluster.plans.evictions import Room, Tenant, WantedModel, make_room, make_rooms
 from cluster.plans.memory_division import Least
 from cluster.plans.plan import Member, fit_check, plan_stages
 from cluster.trust.identity import NodeId
@@ -36,7 +36,7 @@ def split(needed_bytes: int) -> Least:
 
 
 @st.composite
-def crowds(draw: st.DrawFn) -> tuple[Candidate, list[Tenant], list[Member]]:
+def crowds(draw: st.DrawFn) -> tuple[WantedModel, list[Tenant], list[Member]]:
     machines = [member(name, draw(st.integers(4, 16)) / 4) for name in "abc"[: draw(st.integers(1, 3))]]
     left = usable(machines)
     tenants = []
@@ -57,14 +57,14 @@ def crowds(draw: st.DrawFn) -> tuple[Candidate, list[Tenant], list[Member]]:
             )
         )
     least = draw(st.sampled_from([alone, split]))(draw(st.integers(1, 24)) * GIB // 4)
-    return Candidate("new", "new", least, draw(st.integers(0, 2))), tenants, machines
+    return WantedModel("new", "new", least, draw(st.integers(0, 2))), tenants, machines
 
 
-def fits(candidate: Candidate, tenants: Sequence[Tenant], machines: Sequence[Member]) -> bool:
+def fits(candidate: WantedModel, tenants: Sequence[Tenant], machines: Sequence[Member]) -> bool:
     return make_room(replace(candidate, priority=-1), tenants, machines).fits_now
 
 
-def brute_force(candidate: Candidate, tenants: list[Tenant], machines: list[Member]) -> set[str] | None:
+def brute_force(candidate: WantedModel, tenants: list[Tenant], machines: list[Member]) -> set[str] | None:
     """The names of the best choice among all; None if there is none."""
     allowed = [tenant for tenant in tenants if not tenant.is_pinned and tenant.priority <= candidate.priority]
     for pool in ([tenant for tenant in allowed if not tenant.obstacle], allowed):
@@ -83,7 +83,7 @@ def brute_force(candidate: Candidate, tenants: list[Tenant], machines: list[Memb
 
 
 @given(crowds())
-def test_the_choice_is_the_best_of_all(crowd: tuple[Candidate, list[Tenant], list[Member]]) -> None:
+def test_the_choice_is_the_best_of_all(crowd: tuple[WantedModel, list[Tenant], list[Member]]) -> None:
     candidate, tenants, machines = crowd
     room = make_room(candidate, tenants, machines)
     best = brute_force(candidate, tenants, machines)
@@ -108,10 +108,10 @@ def test_the_choice_is_the_best_of_all(crowd: tuple[Candidate, list[Tenant], lis
 
 @given(crowds(), crowds())
 def test_no_memory_is_given_to_two(
-    crowd: tuple[Candidate, list[Tenant], list[Member]], other: tuple[Candidate, list[Tenant], list[Member]]
+    crowd: tuple[WantedModel, list[Tenant], list[Member]], other: tuple[WantedModel, list[Tenant], list[Member]]
 ) -> None:
     first, tenants, machines = crowd
-    second = Candidate("other", "other", other[0].least, other[0].priority)
+    second = WantedModel("other", "other", other[0].least, other[0].priority)
     rooms = make_rooms([first, second], tenants, machines)
     assert rooms[0].fits_now == fits(first, tenants, machines)
     taken = usable(machines)
@@ -131,7 +131,7 @@ def test_the_reason_is_in_words() -> None:
     desk = [member("desk", 8)]
 
     def decide(tenant: Tenant, needed: int = 4, priority: int = 50) -> Room:
-        return make_room(Candidate("new", "new", alone(needed * GIB), priority), [tenant], desk)
+        return make_room(WantedModel("new", "new", alone(needed * GIB), priority), [tenant], desk)
 
     assert decide(coder).reason == "waits for coder, which answers 3 requests"
     stays = Tenant("a", "coder", coder.held, 50, stays_s=11.2)

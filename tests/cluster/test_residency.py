@@ -1,6 +1,7 @@
 """Models that come and go while the gateway runs, on real nodes: each answers as its reference."""
 
 import asyncio
+import functools
 import itertools
 import random
 from collections.abc import AsyncIterator, Callable
@@ -13,6 +14,7 @@ import pytest
 import torch
 
 from cluster.chat_model import ChatModel
+from cluster.client import ModelClient
 from cluster.control import residency
 from cluster.control.membership import Membership
 from cluster.control.specs import DeploymentSpec
@@ -114,6 +116,24 @@ async def ask_long(model: ChatModel) -> asyncio.Task[int]:
     return asking
 
 
+async def other_models_requests_are_refused(controller: Controller) -> None:
+    """A port may belong to another model's process by the time a request arrives."""
+    deployment, serving = chat(controller, "words").deployment, controller.embedders[1].serving
+    assert deployment
+    assert serving
+    coordinator = await ModelClient.open(deployment.coordinator, controller._identity, "model:other")
+    embedder = await ModelClient.open(serving.client.address, controller._identity, "model:other", "embedder")
+    try:
+        with pytest.raises(ClusterUnavailable, match="another model"):
+            async for _ in coordinator.generate(GenerateRequest(id="other", prompt=TokenPrompt(PROMPT))):
+                pass
+        with pytest.raises(ClusterUnavailable, match="another model"):
+            await embedder.embed(EmbedRequest(id="other", token_ids=TOKENS))
+    finally:
+        await coordinator.close()
+        await embedder.close()
+
+
 async def test_models_come_and_go_while_the_gateway_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     save_chat(tmp_path / "words")
     (tmp_path / "empty").mkdir()
@@ -133,6 +153,7 @@ async def test_models_come_and_go_while_the_gateway_runs(tmp_path: Path, monkeyp
         assert (seen.status, seen.priority, seen.running, seen.is_pinned) == ("ready", 70, 0, False)
         assert seen.load_s
         assert seen.last_used_s is not None
+        await other_models_requests_are_refused(controller)
         with pytest.raises(NameTaken):
             await controller.run_model(replace(vectors_spec, name="words"))
         with pytest.raises(ClusterError, match="empty"):
@@ -259,8 +280,7 @@ async def test_a_model_is_replaced_under_load_without_a_failure(
         for bad in ("empty", "bad"):
             with pytest.raises(ClusterError):
                 await controller.replace_model("name", replace(spec, reference=str(tmp_path / bad)))
-            count = len(answers)
-            await until(lambda count=count: len(answers) > count + 5)
+            await until(functools.partial(lambda before: len(answers) > before + 5, len(answers)))
             assert answers[-1] == wanted["old"]
         await controller.replace_model("name", replace(spec, reference=str(tmp_path / "new")))
         assert await answer(chat(controller, "name")) == wanted["new"]

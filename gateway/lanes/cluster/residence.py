@@ -17,7 +17,7 @@ def want_loaded(controller: Controller, name: str) -> Readiness:
         raise ModelNotFound(f"no model of the cluster has the name {name}")
     supervisor = supervisor_of(found)
     supervisor.is_wanted = True
-    supervisor.usage.changed()
+    supervisor.gate.changed()
     return supervisor.readiness
 
 

@@ -96,9 +96,9 @@ async def test_a_caller_who_leaves_while_a_model_is_loaded_leaves_nothing(
     await cluster.controller.stop_model("coder")
     answer = await lane.open(call(stream=True), lane.offers("coder")[0])
     (chat,) = [each for each in cluster.controller.chats if each.model_name == "coder"]
-    assert chat.manager.usage.waiting == 1
+    assert chat.manager.gate.waiting == 1
     await answer.body.close()
-    assert (chat.manager.usage.waiting, chat.manager.usage.running) == (0, 0)
+    assert (chat.manager.gate.waiting, chat.manager.gate.running) == (0, 0)
 
 
 async def test_a_request_with_a_deadline_gets_a_status_and_no_comments(

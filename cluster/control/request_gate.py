@@ -1,4 +1,4 @@
-"""The requests of one deployment: those that it answers, those that wait for it, and when it was last of use."""
+"""The gate of one deployment: requests that it answers, requests that wait for it, and when it was last of use."""
 
 import asyncio
 import contextlib
@@ -9,7 +9,7 @@ from typing import Any
 from cluster.control.readiness import Readiness
 
 
-class Turn:
+class AdmittedRequest:
     """One admitted request. A deployment that is stopped before its end sets `is_over`."""
 
     __slots__ = ("is_over",)
@@ -18,7 +18,7 @@ class Turn:
         self.is_over = False
 
 
-class Usage:
+class RequestGate:
     """Admits requests while the deployment is ready and open. `changed` wakes the task that loads and unloads.
 
     Times are in seconds of `clock`.
@@ -30,7 +30,7 @@ class Usage:
         self.changed: Callable[[], None] = lambda: None
         # What answers under this name from now on: requests that wait here go there.
         self.successor: Any = None
-        self._turns: set[Turn] = set()
+        self._turns: set[AdmittedRequest] = set()
         self._is_idle = asyncio.Event()
         self._is_idle.set()
         self._waiting: list[float] = []
@@ -61,7 +61,7 @@ class Usage:
         """When it last answered or was loaded; 0 if never."""
         return max(self.last_used_s or 0.0, self.loaded_s or 0.0)
 
-    async def admit(self, timeout_s: float) -> Turn | None:
+    async def admit(self, timeout_s: float) -> AdmittedRequest | None:
         """Wait until the deployment can answer, and begin an answer; None if its successor should.
 
         Raise ClusterUnavailable, with the reason, if it cannot answer in time.
@@ -78,12 +78,12 @@ class Usage:
         # Nothing is awaited since the check: what unloads an idle deployment sees this answer.
         if self.successor is not None:
             return None
-        turn = Turn()
+        turn = AdmittedRequest()
         self._turns.add(turn)
         self._is_idle.clear()
         return turn
 
-    def finish(self, turn: Turn) -> None:
+    def finish(self, turn: AdmittedRequest) -> None:
         """Note that an admitted request has ended, however it did."""
         self._turns.discard(turn)
         self.last_used_s = self.clock()
