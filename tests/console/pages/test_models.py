@@ -16,6 +16,7 @@ from gateway.settings import CloudModel, CloudSettings, Settings
 from tests.cluster.test_joining import until
 from tests.clusters import DEMO_MODEL, PATIENCE_S
 from tests.console.browsing import Visit, visiting
+from tests.console.test_live import watching
 from tests.databases import prepared
 from tests.fakes import pool_servers as servers
 from tests.gateway.api.conftest import Served
@@ -149,6 +150,8 @@ async def test_a_model_is_stopped_loaded_and_removed(served: Served) -> None:
         assert ('value="soon"' in bad.text, 'value="nowhere at all"' in bad.text) == (True, True)
         bad = await owner.post(f"{MODELS}/run", model="nowhere at all")
         assert (bad.status_code, re.findall(r'name="(\w+)"[^>]*aria-invalid', bad.text)) == (400, ["model"])
+        async with watching(served, owner, path=f"{MODELS}/live") as stream:
+            await stream.until("models/run?replace=writer")
         assert '<option value="writer" selected' in (await owner.get(f"{MODELS}/run", replace="writer")).text
         bad = await owner.post(f"{MODELS}/run", model=str(DEMO_MODEL), replace="none")
         assert (bad.status_code, re.findall(r'name="(\w+)"[^>]*aria-invalid', bad.text)) == (400, ["replace"])

@@ -48,7 +48,9 @@ async def live(visitor: Viewer, sources: Sources) -> Response:
         parts = ("rows", "cluster", "servers") if visitor.is_operator else ("rows",)
         return [Region(f"models-{part}", f"models/{part}.html", values) for part in parts]
 
-    scope = "instance" if visitor.is_operator else visitor.caller.key_id or visitor.caller.user_id
+    scope = visitor.caller.key_id or visitor.caller.user_id
+    if visitor.is_operator:
+        scope = f"instance:{visitor.may_administer}"
     return await live_response(visitor, LivePage(f"models:{scope}", render, 2.0))
 
 
@@ -85,6 +87,7 @@ def _values(visitor: Visitor, sources: Sources) -> dict[str, Any]:
     values: dict[str, Any] = {"rows": rows_of(visitor, sources.lanes, pool), "is_operator": visitor.is_operator}
     if visitor.is_operator:
         values |= {
+            "may_change": visitor.may_administer,
             "cluster_models": list_models(sources.settings.cluster, sources.controller),
             "backends": [backend.as_data() for backend in pool.backends()],
             "aliases": sources.terms.every_alias(),
