@@ -70,10 +70,10 @@ class Monitoring:
         facts = "; ".join(troubles) or "in order"
         cluster = self.settings
         status, reason = self.controller.embeddings.readiness.status
-        if cluster.embedding_model and status != "ready":
+        if cluster.embedding_model and status not in _SERVES:
             return _not_ready(status, f"embeddings: {reason}", facts)
         status, reason = self.controller.chat.status
-        if cluster.model and status != "ready":
+        if cluster.model and status not in _SERVES:
             return _not_ready(status, reason, facts)
         reason = reason if status == "ready" else "no cluster model is configured"
         for model, _ in self.controller.further:
@@ -98,6 +98,10 @@ class Monitoring:
         self.metrics.ledger_checkpoint_block.set(checkpoint.n if (checkpoint := self.ledger.checkpoint) else 0)
         self.metrics.ledger_lag.set(self.ledger.waiting + self.bookkeeper.waiting)
         return Response(self.metrics.render(), media_type=CONTENT_TYPE)
+
+
+# A request loads an unloaded model.
+_SERVES = ("ready", "draining", "unloaded")
 
 
 def _not_ready(status: str, reason: str, ledger: str) -> tuple[dict[str, str], int]:
