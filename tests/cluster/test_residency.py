@@ -372,6 +372,5 @@ async def test_models_come_and_go_for_ten_minutes(tmp_path: Path, monkeypatch: p
             group.create_task(move())
         await until(lambda: len(controller._fleet.supervisors) == 2 + len(names))
         assert not controller._fleet.residency._held
-        print(dict(asked), dict(moved), Counter(event.kind for event in controller.events()))
     assert min(asked.values()) > SLOW_S / 30
     assert min(moved.values()) > SLOW_S / 60
