@@ -112,8 +112,8 @@ class ModelFleet:
         if any(model.model_name == spec.name for model in self.models):
             raise NameTaken(f"the cluster already has a model with the name {spec.name}")
         model = self.add(spec)
-        self._store(spec.name, spec)
         try:
+            self._store(spec.name, spec)
             await model.load_model(spec.reference, progress)
         except BaseException:
             await self._forget(model)

@@ -135,13 +135,13 @@ class Roster:
     def suspend(self, subscription: Subscription) -> None:
         """Send the deployment no more messages. Machines unload what they still hold of it."""
         self._subscriptions.pop(subscription.deployment, None)
-        subscription.answers.clear()
+        for connection in self._connections.values():
+            connection.unloaded.discard(subscription.deployment)
 
     def resume(self, subscription: Subscription) -> None:
         """Send the deployment messages again."""
+        subscription.answers.clear()
         self._subscriptions[subscription.deployment] = subscription
-        for connection in self._connections.values():
-            connection.unloaded.discard(subscription.deployment)
 
     @property
     def machines(self) -> MachineBook:

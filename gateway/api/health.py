@@ -103,5 +103,9 @@ class Monitoring:
         return Response(self.metrics.render(), media_type=CONTENT_TYPE)
 
 
+# A request loads an unloaded model.
+_SERVES = ("ready", "draining", "unloaded")
+
+
 def _not_ready(status: str, reason: str, ledger: str) -> tuple[dict[str, str], int]:
     return {"status": status, "reason": reason, "ledger": ledger}, 503

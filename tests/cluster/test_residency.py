@@ -4,6 +4,9 @@ import asyncio
 import functools
 import itertools
 import random
+import socket
+import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -33,14 +36,18 @@ from tests.embedding_models import bert, expected, save
 
 pytestmark = pytest.mark.anyio
 
+SLOW_S = 600.0
+
 _ids = itertools.count(1)
 
 
 @asynccontextmanager
-async def machines(folder: Path, nodes: int = 1, residence_s: float = 0.2) -> AsyncIterator[Controller]:
+async def machines(
+    folder: Path, nodes: int = 1, residence_s: float = 0.2, port: int = 0
+) -> AsyncIterator[Controller]:
     """A cluster without models."""
     controller = Controller(folder / "cluster", slots=4, expected_nodes=nodes, residence_s=residence_s)
-    port = await controller.start("127.0.0.1", 0)
+    port = await controller.start("127.0.0.1", port)
     local = LocalNodes(nodes, folder / "nodes", 0.3)
     try:
         await local.start(Target("127.0.0.1", port), [controller.new_token() for _ in range(nodes)])
@@ -48,6 +55,13 @@ async def machines(folder: Path, nodes: int = 1, residence_s: float = 0.2) -> As
     finally:
         await controller.stop()
         await local.stop()
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
+        return port
 
 
 def chat(controller: Controller, name: str) -> ChatModel:
@@ -192,10 +206,11 @@ async def test_models_come_and_go_while_the_gateway_runs(tmp_path: Path, monkeyp
         Controller(tmp_path / "cluster")
 
 
-async def test_an_idle_model_is_unloaded_and_a_request_loads_it_again(tmp_path: Path) -> None:
+async def test_an_idle_model_is_unloaded_loaded_again_and_survives_a_restart(tmp_path: Path) -> None:
     save_chat(tmp_path / "words")
     wanted = reference(tmp_path / "words")
-    async with machines(tmp_path) as controller:
+    port = free_port()
+    async with machines(tmp_path, port=port) as controller:
         spec = DeploymentSpec("words", str(tmp_path / "words"), precision="fp32", idle_s=0.2)
         await controller.run_model(spec)
         await controller.run_model(replace(spec, name="kept", is_pinned=True))
@@ -204,6 +219,18 @@ async def test_an_idle_model_is_unloaded_and_a_request_loads_it_again(tmp_path: 
             await status(controller, "words", "unloaded")
             assert state(controller, "words").reason == "idle for 0.2 s"
         await status(controller, "kept", "ready")
+        # Another gateway on the same data finds both, and the machine that still has one of them loaded.
+        await controller.stop()
+        again = Controller(tmp_path / "cluster", slots=4)
+        await again.start("127.0.0.1", port)
+        try:
+            for model, source in again.further:
+                await model.load_model(source)
+            assert await answer(chat(again, "words")) == await answer(chat(again, "kept")) == wanted
+            assert state(again, "kept").is_pinned
+            await status(again, "words", "unloaded")
+        finally:
+            await again.stop()
         assert told(controller, "unloaded") == ["words was unloaded: idle for 0.2 s"] * 2
         assert "words is loaded: 1 request waits for it" in told(controller, "loading")
 
@@ -290,3 +317,60 @@ async def test_a_model_is_replaced_under_load_without_a_failure(
         assert [each.model for each in controller.topology().deployments] == ["name"]
     [(_, source)] = Controller(tmp_path / "cluster").further
     assert source == str(tmp_path / "new")
+
+
+@pytest.mark.slow
+async def test_models_come_and_go_for_ten_minutes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four models in memory for two are asked, stopped and replaced. No request fails, and every answer is right."""
+    names = ["red", "green", "blue", "gold"]
+    wanted: dict[str, list[list[int]]] = {}
+    for seed, name in enumerate([*names, "other"]):
+        save_chat(tmp_path / name, seed=seed)
+        wanted[name] = [reference(tmp_path / name)]
+    for name in names:
+        wanted[name].append(wanted["other"][0])
+    budget, chance = Budget(monkeypatch), random.Random(11)
+    until_s = time.monotonic() + SLOW_S
+    asked: Counter[str] = Counter()
+    moved: Counter[str] = Counter()
+    async with machines(tmp_path, residence_s=1.0) as controller:
+        await until(lambda: len(controller.topology().members) == 1)
+        specs = {
+            name: DeploymentSpec(
+                name, str(tmp_path / name), precision="fp32", context_tokens=128, idle_s=chance.choice([None, 2.0])
+            )
+            for name in names
+        }
+        await controller.run_model(specs["red"])
+        await status(controller, "red", "ready")
+        budget.models(chat(controller, "red"), 2.5)
+        for name in names[1:]:
+            await controller.run_model(specs[name])
+
+        async def ask() -> None:
+            while time.monotonic() < until_s:
+                name = chance.choice(names)
+                assert await answer(chat(controller, name)) in wanted[name]
+                asked[name] += 1
+                await asyncio.sleep(chance.random())
+
+        async def move() -> None:
+            while time.monotonic() < until_s:
+                await asyncio.sleep(2 * chance.random())
+                name = chance.choice(names)
+                if (action := chance.choice(["stop", "replace"])) == "stop":
+                    await controller.stop_model(name)
+                else:
+                    await controller.replace_model(
+                        name, replace(specs[name], reference=str(tmp_path / chance.choice([name, "other"])))
+                    )
+                moved[action] += 1
+
+        async with asyncio.TaskGroup() as group:
+            for _ in range(4):
+                group.create_task(ask())
+            group.create_task(move())
+        await until(lambda: len(controller._fleet.supervisors) == 2 + len(names))
+        assert not controller._fleet.residency._held
+    assert min(asked.values()) > SLOW_S / 30
+    assert min(moved.values()) > SLOW_S / 60
