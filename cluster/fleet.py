@@ -207,12 +207,14 @@ class ModelFleet:
         supervisor = supervisor_of(model)
         if supervisor not in self.supervisors:
             return
+        name = supervisor.spec.name
+        if not any(other.model_name == name for other in self.models if other is not model):
+            self._store(name, None)
         self.supervisors.remove(supervisor)
         with contextlib.suppress(ValueError):
             self.models.remove(model)
         self._roster.suspend(supervisor.subscription)
-        if not any(other.model_name == supervisor.spec.name for other in self.models):
-            self._store(supervisor.spec.name, None)
+        self.residency.forget(supervisor)
         await supervisor.readiness.tell("failed", f"{model.model_name} was removed")
         await model.stop()
 

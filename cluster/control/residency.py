@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -21,6 +22,10 @@ RESIDENCE_S = 20.0
 # Answers of a deployment that is stopped may take this much longer.
 DRAIN_S = 30.0
 _LOOK_AGAIN_S = 0.25
+# Free memory changes all the time. If nothing else has changed, a decision is made again after this time.
+_DECIDE_AGAIN_S = 5.0
+
+_LAST = -1
 
 AnySupervisor = Supervisor[Any]
 
@@ -42,9 +47,13 @@ class Residency:
         self._closed: set[AnySupervisor] = set()
         # Those that somebody else moves, and that therefore stay as they are.
         self._held: set[AnySupervisor] = set()
-        # By deployment: its failures when it was last looked at, and when it may be loaded again.
+        # By deployment: its failures when it was last looked at, how often it was unloaded because it did not fit, and
+        # when it may be loaded again.
         self._judged: dict[AnySupervisor, int] = {}
+        self._demotions: Counter[AnySupervisor] = Counter()
         self._not_before_s: dict[AnySupervisor, float] = {}
+        # The last decision: the facts behind it, when it was made, and what must happen.
+        self._decision: tuple[object, float, list[Room]] = (None, 0.0, [])
         self._changed = asyncio.Event()
         self._clock = time.monotonic
 
@@ -78,6 +87,7 @@ class Residency:
 
     def admit(self, supervisor: AnySupervisor) -> None:
         """Let a deployment take memory: start its task."""
+        supervisor.last_error = None
         self._roster.resume(supervisor.subscription)
         supervisor.is_resident = True
         supervisor.gate.expect_load()
@@ -94,6 +104,12 @@ class Residency:
             if is_outer:
                 self._held.discard(supervisor)
             self.look_again()
+
+    def forget(self, supervisor: AnySupervisor) -> None:
+        """Forget a deployment that takes no memory any more."""
+        self._closed.discard(supervisor)
+        for known in (self._judged, self._demotions, self._not_before_s):
+            known.pop(supervisor, None)
 
     async def drain(self, supervisor: AnySupervisor, reason: str, patience_s: float = DRAIN_S) -> None:
         """Let no new answers begin, let those in progress finish, and free the deployment's memory.
@@ -131,6 +147,7 @@ class Residency:
         for supervisor in self._residents():
             if supervisor.serving is not None:
                 supervisor.is_wanted = False
+                self._demotions.pop(supervisor, None)
             if self._idle_left_s(supervisor) <= 0:
                 self._leave(supervisor, f"idle for {supervisor.spec.idle_s:g} s")
         await self._demote()
@@ -165,7 +182,7 @@ class Residency:
             and each not in self._held
             and self._not_before_s.get(each, 0.0) <= self._clock()
         ]
-        return sorted(found, key=lambda each: (-each.spec.priority, each.gate.waits_since_s or self._clock()))
+        return sorted(found, key=lambda each: (-_priority(each), each.gate.waits_since_s or self._clock()))
 
     async def _make_rooms(self, wanted: list[AnySupervisor]) -> set[AnySupervisor]:
         """Load those that fit, and begin to unload others for the rest. Return those that must finish first."""
@@ -175,8 +192,7 @@ class Residency:
                 await each.readiness.tell("waiting", "no machine is in the cluster")
             return set()
         candidates = [_candidate(each) for each in wanted]
-        tenants = [self._tenant(each) for each in self._residents()]
-        rooms = await asyncio.to_thread(make_rooms, candidates, tenants, members)
+        rooms = await self._decide(candidates, members)
         named = {each.deployment_name: each for each in self._supervisors}
         must_finish: set[AnySupervisor] = set()
         for candidate, room in zip(candidates, rooms, strict=True):
@@ -184,6 +200,22 @@ class Residency:
                 continue
             must_finish |= await self._follow(supervisor, room, named)
         return must_finish
+
+    async def _decide(self, candidates: list[WantedModel], members: list[Member]) -> list[Room]:
+        """Return what must happen before each candidate is loaded. The last decision holds if no fact has changed."""
+        residents = self._residents()
+        tenants = [self._tenant(each) for each in residents]
+        facts = (
+            [(each.name, each.priority) for each in candidates],
+            [(each.name, each.running > 0, each.stays_s > 0, each.is_pinned, each.of_use_s) for each in tenants],
+            [each.epoch for each in residents],
+            [member.node_id for member in members],
+        )
+        before, made_s, rooms = self._decision
+        if facts != before or self._clock() - made_s >= _DECIDE_AGAIN_S:
+            rooms = await asyncio.to_thread(make_rooms, candidates, tenants, members)
+            self._decision = facts, self._clock(), rooms
+        return rooms
 
     async def _follow(
         self, supervisor: AnySupervisor, room: Room, named: dict[str, AnySupervisor]
@@ -206,7 +238,10 @@ class Residency:
             await supervisor.readiness.tell("planning", f"{supervisor.model_name} is being loaded")
             self.admit(supervisor)
         else:
-            await supervisor.readiness.tell("waiting", room.reason or "waits until memory is free")
+            reason = room.reason or "waits until memory is free"
+            if room.is_blocked and supervisor.failures:
+                reason = f"it could not be loaded: {supervisor.last_error}. It is tried again when memory is free"
+            await supervisor.readiness.tell("waiting", reason)
         return {named[name] for name in room.wait_for if name in named and self._stays_s(named[name]) <= 0}
 
     async def _reopen_all_but(self, must_finish: set[AnySupervisor]) -> None:
@@ -234,8 +269,11 @@ class Residency:
             if self._judged.get(each) != each.failures:
                 self._judged[each] = each.failures
                 if self._members() and (await self.room_for(each)).error is None:
-                    pause_s = RETRY_PAUSES_S[min(each.failures, len(RETRY_PAUSES_S)) - 1]
-                    self._not_before_s[each] = self._clock() + pause_s
+                    times = self._demotions[each]
+                    self._demotions[each] += 1
+                    self._not_before_s[each] = self._clock() + RETRY_PAUSES_S[min(times, len(RETRY_PAUSES_S) - 1)]
+                    if not times:
+                        each.failures = 0  # Others may be unloaded for it once.
                     self._leave(each, f"{each.last_error} A request loads it and unloads others")
 
     def _tenant(self, supervisor: AnySupervisor) -> Tenant:
@@ -248,7 +286,7 @@ class Residency:
             supervisor.deployment_name,
             supervisor.model_name or "",
             held,
-            spec.priority,
+            _priority(supervisor),
             gate.of_use_s,
             spec.is_pinned or supervisor in self._held,
             gate.running,
@@ -270,7 +308,7 @@ class Residency:
     def _leave(self, supervisor: AnySupervisor, reason: str) -> None:
         """Begin to unload a deployment. From now on no new answers begin."""
         if supervisor not in self._leaving:
-            supervisor.is_resident = False
+            supervisor.is_resident = supervisor.is_wanted = False
             supervisor.readiness.close(reason)
             task = asyncio.create_task(
                 self._unload(supervisor, reason), name=f"unload {supervisor.deployment_name}"
@@ -287,7 +325,6 @@ class Residency:
         except ClusterUnavailable as error:
             log.warning("deployment not released", reason=error.message)
         finally:
-            supervisor.last_error = None
             del self._leaving[supervisor]
             await supervisor.readiness.tell("unloaded", reason)
             await supervisor.readiness.open()
@@ -300,7 +337,14 @@ class Residency:
 
 
 def _candidate(supervisor: AnySupervisor) -> WantedModel:
-    """Return a deployment that should be loaded. Its model must be known."""
+    """Return a deployment that should be loaded. Its model must be known.
+
+    None is unloaded for one that has just failed: it would disturb the others in vain.
+    """
     claim = supervisor.claim()
     assert claim
-    return WantedModel(claim.deployment, claim.model, claim.least, supervisor.spec.priority, claim.may_fit)
+    return WantedModel(claim.deployment, claim.model, claim.least, _priority(supervisor), claim.may_fit)
+
+
+def _priority(supervisor: AnySupervisor) -> int:
+    return _LAST if supervisor.serving is None and supervisor.failures else supervisor.spec.priority

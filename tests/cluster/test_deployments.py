@@ -68,7 +68,7 @@ def reference(folder: Path) -> list[int]:
     return tokens[len(PROMPT) :]
 
 
-async def answer(chat: ChatModel) -> list[int]:
+async def answer(chat: ChatModel, patience_s: float | None = None) -> list[int]:
     request = GenerateRequest(
         id=f"many-{next(_ids)}",
         prompt=TokenPrompt(PROMPT),
@@ -77,7 +77,7 @@ async def answer(chat: ChatModel) -> list[int]:
     )
     return [
         token.token_id
-        async for event in chat.generate(request)
+        async for event in chat.generate(request, patience_s)
         if isinstance(event, TokenEvent)
         for token in event.tokens
     ]

@@ -319,6 +319,32 @@ async def test_a_model_is_replaced_under_load_without_a_failure(
     assert source == str(tmp_path / "new")
 
 
+async def test_a_model_that_fails_to_load_takes_no_memory_from_one_that_works(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save_chat(tmp_path / "good")
+    save_chat(tmp_path / "bad")
+    (tmp_path / "bad" / "tokenizer.json").write_text("{}")
+    wanted = reference(tmp_path / "good")
+    budget = Budget(monkeypatch)
+    async with machines(tmp_path) as controller:
+        spec = DeploymentSpec("good", str(tmp_path / "good"), precision="fp32", context_tokens=128)
+        await controller.run_model(spec)
+        await status(controller, "good", "ready")
+        budget.models(chat(controller, "good"), 1.5)
+        await controller.run_model(replace(spec, name="bad", reference=str(tmp_path / "bad"), priority=90))
+        await until(lambda: "failed" in {event.kind for event in controller.events()})
+        assert await answer(chat(controller, "good")) == wanted
+        for _ in range(2):
+            asking = asyncio.create_task(answer(chat(controller, "bad"), patience_s=1.0))
+            assert await answer(chat(controller, "good")) == wanted
+            with pytest.raises(ClusterUnavailable, match=r"could not be loaded: .*tokenizer\.json"):
+                await asking
+        assert [text for text in told(controller, "unloaded") if text.startswith("good")] == [
+            "good was unloaded: memory for bad"
+        ]
+
+
 @pytest.mark.slow
 async def test_models_come_and_go_for_ten_minutes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Four models in memory for two are asked, stopped and replaced. No request fails, and every answer is right."""
