@@ -4,11 +4,13 @@ import asyncio
 import base64
 from array import array
 from collections.abc import AsyncGenerator
+from typing import Any
 
 import msgspec
 
 from cluster.control.embedding_manager import EmbeddingManager
 from cluster.control.readiness import Status
+from cluster.control.supervisor import Supervisor
 from cluster.embedding import Embeddings, EmbedRequest
 from cluster.errors import ClusterBusy, ClusterUnavailable, ProcessLost
 from gateway.dialects.openai import EmbeddingRequest, Kind
@@ -24,7 +26,7 @@ STATES: dict[Status, State] = {
     "waiting": "starting",
     "draining": "starting",
 }
-# The assumed time to load a model that was not loaded before, in seconds.
+# The assumed time to load a model if none was loaded before, in seconds.
 _LOAD_S = 10.0
 
 _KINDS: frozenset[Kind] = frozenset(("embedding",))
@@ -49,14 +51,14 @@ def embedding_offers(manager: EmbeddingManager, model: str, backend: str) -> lis
             features=frozenset(),
             kinds=_KINDS,
             is_resident=status != "unloaded",
-            load_s=loading_s(status, manager.gate.load_s),
+            load_s=loading_s(manager),
         )
     ]
 
 
-def loading_s(status: Status, load_s: float | None) -> float:
-    """Return the seconds that loading takes, 0 if the model is loaded. `load_s` is the time of its last load."""
-    return 0.0 if status == "ready" else load_s or _LOAD_S
+def loading_s(supervisor: Supervisor[Any]) -> float:
+    """Return the seconds that loading is expected to take; 0 if the model is loaded."""
+    return 0.0 if supervisor.readiness.status[0] == "ready" else supervisor.load_s or _LOAD_S
 
 
 async def open_embeddings(

@@ -85,7 +85,7 @@ class ClusterLane:
                 token_s=predicted.token_s if predicted else None,
                 weights=_weights(chat),
                 is_resident=status != "unloaded",
-                load_s=loading_s(status, chat.manager.gate.load_s),
+                load_s=loading_s(chat.manager),
             ),
         ]
 

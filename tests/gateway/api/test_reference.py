@@ -79,7 +79,9 @@ async def test_who_may_call_is_as_it_says(tmp_path: Path) -> None:
             own = await ann.request(entry.method, path, headers={"idempotency-key": "a"}, json={})
             error = own.json()["error"] if own.status_code == 403 else ""
             # Ollama's errors are one sentence.
-            refused = error.startswith("Only admins") if isinstance(error, str) else error["code"] == "role_forbids"
+            refused = (
+                error.startswith("Only admins") if isinstance(error, str) else error["code"] == "role_forbids"
+            )
             assert refused == (entry.who in (ADMINS, OPERATORS)), f"{entry}: {own.text}"
 
 

@@ -123,7 +123,10 @@ async def test_a_load_that_fails_ends_a_begun_stream_with_an_error_event(
         await until(lambda: services.health.of("cluster:coder").in_flight == 1)
         answered = await receive(asked, within_s=30)
         assert (answered.status, answered.headers["content-type"]) == (200, "text/event-stream")
-        assert (answered.headers["x-millrace-lane"], answered.content.startswith(b": loading\n\n")) == ("cluster", True)
+        assert (answered.headers["x-millrace-lane"], answered.content.startswith(b": loading\n\n")) == (
+            "cluster",
+            True,
+        )
         assert answered.error["code"] == "cluster_unavailable"
         assert answered.events == [answered.events[-1]], "no [DONE] follows"
         reader, writer = await running.connect()
