@@ -29,6 +29,8 @@ REPLACE_DRAIN_S = 600.0
 # A replacement that has failed this often has failed.
 _TRIES = 2
 _LOOK_AGAIN_S = 0.1
+# A replacement for which there is memory is being loaded within this time.
+_BESIDE_S = 5.0
 
 AnyModel = ChatModel | EmbeddingManager
 
@@ -118,8 +120,7 @@ class ModelFleet:
         except BaseException:
             await self._forget(model)
             raise
-        supervisor_of(model).is_wanted = True
-        self.residency.look_again()
+        supervisor_of(model).want()
         return spec.name
 
     async def stop_model(self, name: str) -> None:
@@ -147,7 +148,7 @@ class ModelFleet:
                 try:
                     after.is_on_trial = True
                     await new.load_model(spec.reference, progress)
-                    if not (await residency.room_for(after)).fits_now:
+                    if not await self._is_beside(after):
                         _check(await residency.room_for(after, without=before))
                         await residency.drain(before, f"{spec.reference} replaces it", REPLACE_DRAIN_S)
                     await self._serve(after)
@@ -155,7 +156,8 @@ class ModelFleet:
                 except BaseException:
                     await residency.drain(after, "it cannot replace the other one", 0.0)
                     await self._forget(new)
-                    before.is_wanted = not before.is_resident
+                    if not before.is_resident:
+                        before.want()
                     raise
                 self._take_over(old, new)
         finally:
@@ -164,10 +166,21 @@ class ModelFleet:
         self._finishing.add(task)
         task.add_done_callback(self._finishing.discard)
 
+    async def _is_beside(self, supervisor: Supervisor[Any]) -> bool:
+        """Tell whether a deployment is being loaded beside all others. They may be faster to take the memory."""
+        if not (await self.residency.room_for(supervisor)).fits_now:
+            return False
+        supervisor.want()
+        for _ in range(int(_BESIDE_S / _LOOK_AGAIN_S)):
+            await asyncio.sleep(_LOOK_AGAIN_S)
+            if supervisor.is_resident:
+                return True
+        return False
+
     async def _serve(self, supervisor: Supervisor[Any]) -> None:
         """Have a deployment loaded. Raise the error of its last try if it cannot be."""
-        supervisor.is_wanted = True
-        self.residency.look_again()
+        if not supervisor.is_resident:
+            supervisor.want()
         async with asyncio.timeout(LOAD_TIMEOUT_S):
             while supervisor.serving is None or supervisor.readiness.status[0] != "ready":
                 status, reason = supervisor.readiness.status
@@ -186,7 +199,7 @@ class ModelFleet:
             self._store(after.spec.name, after.spec)
         self._roster.chronicle.note("ready", f"{after.model_name} is {after.model_source} now", after.epoch)
         before.gate.successor = new
-        before.is_wanted = False
+        before.wanted_since_s = None
 
     async def _finish(self, model: AnyModel) -> None:
         """Let a replaced model finish its answers, and forget it."""

@@ -116,7 +116,7 @@ class Residency:
 
         Answers that take longer than `patience_s` seconds end as if the cluster was lost.
         """
-        supervisor.is_wanted = False
+        supervisor.wanted_since_s = None
         if supervisor.is_resident:
             with self.held(supervisor):
                 supervisor.readiness.close(reason)
@@ -146,7 +146,7 @@ class Residency:
         """Load and unload what can be. Return the seconds until the next look; None if only changes matter."""
         for supervisor in self._residents():
             if supervisor.serving is not None:
-                supervisor.is_wanted = False
+                supervisor.wanted_since_s = None
                 self._demotions.pop(supervisor, None)
             if self._idle_left_s(supervisor) <= 0:
                 self._leave(supervisor, f"idle for {supervisor.spec.idle_s:g} s")
@@ -166,7 +166,7 @@ class Residency:
         """Return the seconds until a deployment has been idle for long enough to be unloaded."""
         spec, gate = supervisor.spec, supervisor.gate
         is_busy = gate.running or gate.waiting or supervisor.serving is None
-        if spec.idle_s is None or spec.is_pinned or is_busy or supervisor in self._held:
+        if spec.idle_s is None or spec.is_pinned or is_busy or self._stays(supervisor):
             return float("inf")
         return gate.of_use_s + spec.idle_s - self._clock()
 
@@ -177,12 +177,12 @@ class Residency:
             for each in self._supervisors
             if not each.is_resident
             and each.model
-            and (each.is_wanted or each.gate.waiting)
+            and each.asked_since_s is not None
             and each not in self._leaving
             and each not in self._held
             and self._not_before_s.get(each, 0.0) <= self._clock()
         ]
-        return sorted(found, key=lambda each: (-_priority(each), each.gate.waits_since_s or self._clock()))
+        return sorted(found, key=lambda each: (-_priority(each), each.asked_since_s or 0.0))
 
     async def _make_rooms(self, wanted: list[AnySupervisor]) -> set[AnySupervisor]:
         """Load those that fit, and begin to unload others for the rest. Return those that must finish first."""
@@ -224,7 +224,7 @@ class Residency:
         going = [named[name] for name in room.unload if name in named]
         if room.unload and not room.wait_for:
             # The decision took a moment: the next look decides again if one is in use now.
-            if not any(each.gate.running or each in self._held for each in going):
+            if not any(each.gate.running or self._stays(each) for each in going):
                 for each in going:
                     self._leave(each, room.reason)
             names = " and ".join(each.model_name or "" for each in going)
@@ -256,15 +256,15 @@ class Residency:
     async def _tell_unwanted(self) -> None:
         """Tell that deployments which nobody waits for any longer are not loaded."""
         for each in self._supervisors:
-            is_asked = each.is_resident or each.is_wanted or each.gate.waiting
-            if each.model and not is_asked and each.readiness.status[0] == "waiting":
+            is_unasked = not each.is_resident and each.asked_since_s is None
+            if each.model and is_unasked and each.readiness.status[0] == "waiting":
                 await each.readiness.tell("unloaded", "a request loads it")
 
     async def _demote(self) -> None:
         """Unload those that cannot be deployed and would fit if others were unloaded: they wait to be asked for."""
         for each in self._residents():
             is_short = each.serving is None and isinstance(each.last_error, ModelDoesNotFit)
-            if each.spec.is_pinned or not is_short or each in self._held or each.is_on_trial:
+            if each.spec.is_pinned or not is_short or self._stays(each):
                 continue
             if self._judged.get(each) != each.failures:
                 self._judged[each] = each.failures
@@ -288,10 +288,14 @@ class Residency:
             held,
             _priority(supervisor),
             gate.of_use_s,
-            spec.is_pinned or supervisor in self._held,
+            spec.is_pinned or self._stays(supervisor),
             gate.running,
             self._stays_s(supervisor),
         )
+
+    def _stays(self, supervisor: AnySupervisor) -> bool:
+        """Tell whether only who stops or replaces a deployment unloads it now."""
+        return supervisor in self._held or supervisor.is_on_trial
 
     def _stays_s(self, supervisor: AnySupervisor) -> float:
         """Return the seconds for which a deployment keeps its memory. One that is being loaded keeps it."""
@@ -308,7 +312,7 @@ class Residency:
     def _leave(self, supervisor: AnySupervisor, reason: str) -> None:
         """Begin to unload a deployment. From now on no new answers begin."""
         if supervisor not in self._leaving:
-            supervisor.is_resident = supervisor.is_wanted = False
+            supervisor.is_resident, supervisor.wanted_since_s = False, None
             supervisor.readiness.close(reason)
             task = asyncio.create_task(
                 self._unload(supervisor, reason), name=f"unload {supervisor.deployment_name}"

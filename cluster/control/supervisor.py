@@ -63,8 +63,8 @@ class Supervisor(ABC, Generic[M]):
         self.gate = RequestGate(self.readiness)
         # Whether it takes memory, or tries to: whether its task runs.
         self.is_resident = False
-        # Whether it should be loaded although no request waits for it.
-        self.is_wanted = False
+        # Since when it should be loaded although no request waits for it, by the clock of `gate`.
+        self.wanted_since_s: float | None = None
         # Whether it should replace another one, and has not served yet.
         self.is_on_trial = False
         # Whether the first plan waits for the machines that are expected at the start.
@@ -103,6 +103,20 @@ class Supervisor(ABC, Generic[M]):
     def model_source(self) -> str | None:
         """Its folder's or file's name, or its Hugging Face id."""
         return self.model.name if self.model else self._requested_name
+
+    def want(self) -> None:
+        """Have it loaded although no request waits for it."""
+        self.wanted_since_s = self.gate.clock()
+        self.gate.changed()
+
+    @property
+    def is_wanted(self) -> bool:
+        return self.wanted_since_s is not None
+
+    @property
+    def asked_since_s(self) -> float | None:
+        """Since when it should be loaded; None if nobody asks for it."""
+        return min((at for at in (self.wanted_since_s, self.gate.waits_since_s) if at is not None), default=None)
 
     @property
     def load_s(self) -> float | None:
