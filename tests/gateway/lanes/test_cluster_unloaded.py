@@ -14,6 +14,7 @@ from gateway.lanes.base import Call
 from gateway.lanes.cluster.lane import ClusterLane
 from gateway.settings import RoutingSettings
 from tests.clusters import DEMO_MODEL, PATIENCE_S, Cluster, running_cluster
+from tests.fakes import pool_servers as servers
 from tests.gateway.http.edges import until
 from tests.gateway.requests.roads import nothing_is_left, receive, road, send
 
@@ -139,3 +140,18 @@ async def test_a_load_that_fails_ends_a_begun_stream_with_an_error_event(
         refused = await receive(await send(running, key, model="coder"), within_s=30)
         assert (refused.status, refused.error["code"]) == (503, "cluster_unavailable")
         await nothing_is_left(running)
+
+
+async def test_a_loaded_copy_elsewhere_is_preferred_to_an_unloaded_model(tmp_path: Path) -> None:
+    async with (
+        servers.running(servers.ollama()) as server,
+        road(tmp_path, server.base_url, backend={"kind": "ollama", "models": ()}) as running,
+    ):
+        services = running.services
+        await services.controller.run_model(DeploymentSpec("llava:latest", str(DEMO_MODEL)))
+        caller = services.keys.find(services.keys.create("own", ("cluster", "pool")))
+        assert caller
+        found = services.router.explain(caller, call(model="llava:latest"))
+        assert [each.offer.lane for each in found.candidates] == ["pool", "cluster"]
+        assert [each.predicted.load_s > 0 for each in found.candidates] == [False, True]
+        assert "loading the model" in found.candidates[1].reason
