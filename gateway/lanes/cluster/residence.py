@@ -16,8 +16,7 @@ def want_loaded(controller: Controller, name: str) -> Readiness:
     if found is None:
         raise ModelNotFound(f"no model of the cluster has the name {name}")
     supervisor = supervisor_of(found)
-    supervisor.is_wanted = True
-    supervisor.gate.changed()
+    supervisor.want()
     return supervisor.readiness
 
 

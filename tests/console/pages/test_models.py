@@ -136,6 +136,9 @@ async def test_advice_and_then_the_model_is_run(served: Served, monkeypatch: pyt
         shown = (await owner.get(MODELS)).text
         for part in ("org/coder", DEMO_MODEL.name, "pinned", "2.5 min", ">70<"):
             assert part in shown, part
+        model = controller.chats[-1].model
+        assert model
+        assert model.manifest.digest in (await owner.get(f"{MODELS}/of", model="org/coder")).text
     assert audited(served, "cluster.model.run") == ["model:org/coder"]
 
 

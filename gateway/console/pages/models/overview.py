@@ -70,6 +70,7 @@ async def model_page(
     values: dict[str, Any] = {"row": row, "built": built, "precision_of": precision_of}
     if visitor.is_operator:
         values |= await terms_of(sources.terms, row)
+        values["chat"] = sources.controller.chat_of(row.name, *row.alias_of)
     return page("models/model.html", visitor, status, is_operator=visitor.is_operator, **(values | forms))
 
 
