@@ -19,12 +19,21 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
-    """One without a model, until `millrace run` has given it one."""
     folder = tmp_path_factory.mktemp("cluster")
-    with running_gateway(folder, model=None, settings={"CLUSTER__NODES": "1"}, is_new=True) as gateway:
+    with running_gateway(folder, nodes=1, is_new=True) as gateway:
         loaded = data(millrace(gateway.folder, "run", str(DEMO_MODEL), "--json"))
         assert (loaded["lane"], loaded["status"]) == ("cluster", "ready")
         yield gateway
+
+
+def test_a_gateway_without_a_model_gets_its_first_one_and_its_files_are_in_use(tmp_path: Path) -> None:
+    with running_gateway(tmp_path, model=None, settings={"CLUSTER__NODES": "1"}) as gateway:
+        assert data(millrace(gateway.folder, "ps", "--json")) == []
+        assert data(millrace(gateway.folder, "run", str(DEMO_MODEL), "--json"))["status"] == "ready"
+        said = millrace(gateway.folder, "chat", "--max-tokens", "4", "--json", said="Once\n")
+        assert (json.loads(said.stdout)["lane"], json.loads(said.stdout)["model"]) == ("cluster", NAME)
+        refused = millrace(gateway.folder, "rm", NAME)
+        assert (refused.exit_code, f"`millrace stop --remove {NAME}`" in refused.stderr) == (output.REFUSED, True)
 
 
 def test_models_are_run_beside_each_other_stopped_loaded_and_removed(gateway: Gateway) -> None:
@@ -61,7 +70,8 @@ def test_what_commands_of_models_refuse(gateway: Gateway) -> None:
         (("run", str(DEMO_MODEL), "--idle", "soon"), output.WRONG_USAGE, "--idle soon: must be a duration"),
         (("run", str(DEMO_MODEL), "--name", "x", "--precision", "int2"), output.WRONG_USAGE, "--precision: "),
         (("run", str(DEMO_MODEL), "--replace", "nothing"), output.FAILED, "--replace: model 'nothing' not found"),
-        (("rm", NAME), output.REFUSED, f"`millrace stop --remove {NAME}`"),
+        (("rm", NAME), output.REFUSED, "the setting cluster.model names it"),
+        (("stop", NAME, "--remove"), output.REFUSED, "MODEL: the setting cluster.model names"),
     ):
         refused = millrace(gateway.folder, *words)
         assert (refused.exit_code, said in refused.stderr) == (code, True), refused.stderr
