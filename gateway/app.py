@@ -565,6 +565,7 @@ def create_web(services: Services, cluster: Target) -> ASGIApp:
     from gateway.billing.asked import AskedBefore
     from gateway.console.figures.usage import UsageFigures
     from gateway.console.live import Feeds
+    from gateway.console.pages.models.state import FailedRuns
     from gateway.console.pages.selling.first_sales import FirstSales
     from gateway.console.shared_values import Shared
     from gateway.web import make_web
@@ -576,6 +577,7 @@ def create_web(services: Services, cluster: Target) -> ASGIApp:
     made = {
         "asked": AskedBefore(services.directory.write, is_alone=settings.database.dsn is None),
         "cluster": cluster,
+        "failed_runs": FailedRuns(),
         "feeds": Feeds(lambda: jobs.is_closed),
         "first_sales": FirstSales(folder.market, marketplace),
         "idle": IdleWatch(jobs, admission, lanes, pinned),

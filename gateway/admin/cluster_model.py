@@ -36,7 +36,17 @@ def _safe(name: str) -> str:
     return name
 
 
-Reference = Annotated[str, Field(min_length=1, max_length=1000, pattern=TEXT)]
+def _named(reference: str) -> str:
+    try:
+        name = model_name(reference)
+    except (OSError, RuntimeError):  # too long for a path, or in the home of an unknown user
+        name = ""
+    if not is_safe_name(name):
+        raise ValueError("must be a folder, a GGUF file or a Hugging Face id, with a name that can be shown")
+    return reference
+
+
+Reference = Annotated[str, Field(min_length=1, max_length=1000, pattern=TEXT), AfterValidator(_named)]
 Name = Annotated[str, Field(min_length=1, max_length=256, pattern=TEXT)]
 ContextTokens = Annotated[int | None, Field(ge=64, le=2**24)]
 

@@ -17,9 +17,6 @@ from gateway.metrics.metrics import CONTENT_TYPE, Metrics
 from gateway.settings import ClusterSettings
 from gateway.storage import Storage
 
-# A model that is not loaded answers after it has been loaded.
-_SERVES = ("ready", "draining", "unloaded")
-
 
 @dataclass(frozen=True, slots=True)
 class Monitoring:
@@ -79,11 +76,13 @@ class Monitoring:
         if cluster.model and status not in _SERVES:
             return _not_ready(status, reason, facts)
         reason = reason if status in _SERVES else "no cluster model is configured"
+        named = {model.name for model in cluster.models}
         for model, _ in self.controller.further:
             status, why = model.readiness.status
             if status == "failed":  # It does not keep the others from serving.
                 reason += f"; {model.model_name} failed: {why}"
-            elif status in ("waiting", "planning") and not model.readiness.has_settled:
+            # One that was added later is no reason to keep requests from this gateway while it is downloaded.
+            elif model.model_name in named and status in _BEGINS and not model.readiness.has_settled:
                 return _not_ready(status, f"{model.model_name}: {why}", facts)
         return {"status": "ready", "reason": reason, "ledger": facts}, 200
 
@@ -105,6 +104,7 @@ class Monitoring:
 
 # A request loads an unloaded model.
 _SERVES = ("ready", "draining", "unloaded")
+_BEGINS = ("waiting", "planning")
 
 
 def _not_ready(status: str, reason: str, ledger: str) -> tuple[dict[str, str], int]:

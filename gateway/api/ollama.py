@@ -1,5 +1,6 @@
 """Ollama's routes other than chats: models, their features, and the version."""
 
+import math
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
@@ -10,7 +11,7 @@ from fastapi import APIRouter, Request
 from msgspec import Struct
 
 from gateway.admin.catalogue import Entry, catalogue, find_entry
-from gateway.admin.cluster_model import idle_left_s, remove_model
+from gateway.admin.cluster_model import IDLE_S_MAX, idle_left_s, remove_model
 from gateway.api.authority import KeyCaller, Operator
 from gateway.api.dialect_route import route_class
 from gateway.api.edge import read_body
@@ -116,11 +117,16 @@ def _named(raw: bytes) -> str:
 
 
 def _expires_at(entry: Entry, left_s: Mapping[str, float]) -> str:
-    """Return the end of a model's idle time; `left_s` are those of the cluster's models, in seconds."""
-    ends_s = [left_s[offer.model_there] for offer in entry.offers if offer.model_there in left_s]
-    if not ends_s:
+    """Return the end of a model's idle time; `left_s` are those of the cluster's models, in seconds.
+
+    A copy elsewhere has none.
+    """
+    loaded = [offer for offer in entry.offers if offer.is_resident]
+    ends_s = [left_s.get(offer.model_there, math.inf) if offer.lane == "cluster" else math.inf for offer in loaded]
+    end_s = max(ends_s, default=math.inf)
+    if end_s > IDLE_S_MAX:
         return _EXPIRES
-    return (datetime.now(UTC) + timedelta(seconds=max(ends_s))).isoformat().replace("+00:00", "Z")
+    return (datetime.now(UTC) + timedelta(seconds=end_s)).isoformat().replace("+00:00", "Z")
 
 
 def _listed(entry: Entry) -> Json:

@@ -95,6 +95,11 @@ def run(
         names = [each["name"] for each in backends]
         text = f"{model} loaded on {', '.join(names)}, if the server supports it"
         return Report({"model": model, "lane": "pool", "backends": names}, text)
+    taken = name or model_name(model)
+    if wishes and replace is None and any(each["model"] == taken for each in present):
+        remedy = f"choose another --name, or replace it with --replace {taken}"
+        field = "--name" if name else "MODEL"
+        output.fail(f"{field}: the cluster already has a model {taken!r}; {remedy}", output.REFUSED)
     called = {model, model_name(model)}
     known = next((each["model"] for each in present if called & {each["model"], each["source"]}), None)
     if known is None or wishes:

@@ -2,7 +2,7 @@
 
 from cluster.control.readiness import Readiness
 from cluster.controller import Controller
-from cluster.errors import ClusterUnavailable, ModelNotFound
+from cluster.errors import ClusterUnavailable, ModelNotFound, NameTaken
 from cluster.fleet import supervisor_of
 from gateway.dialects.model_loading import Upkeep
 from gateway.errors import LaneBusy
@@ -21,7 +21,10 @@ def want_loaded(controller: Controller, name: str) -> Readiness:
 
 
 async def reside(controller: Controller, offer: Offer, upkeep: Upkeep, timeout_s: float) -> None:
-    """Return when the model is loaded or unloaded. Raises LaneFailed, and LaneBusy if it is not loaded in time."""
+    """Return when the model is loaded or unloaded.
+
+    Raises LaneFailed, and LaneBusy if it is not loaded in time or is being replaced.
+    """
     try:
         if upkeep.action == "unload":
             await controller.stop_model(offer.model_there)
@@ -29,5 +32,7 @@ async def reside(controller: Controller, offer: Offer, upkeep: Upkeep, timeout_s
             await want_loaded(controller, offer.model_there).wait(timeout_s)
     except ModelNotFound as error:
         raise LaneFailed(f"{offer.label}: {error}") from None
+    except NameTaken as error:
+        raise LaneBusy(f"{offer.label}: {error}") from None
     except ClusterUnavailable as error:
         raise LaneBusy(error.message, code=error.code) from error

@@ -1,6 +1,7 @@
 """The Models pages: what runs where for whom, servers in and out, memory, and whether a model fits."""
 
 import asyncio
+import html
 import re
 import threading
 from collections.abc import AsyncIterator
@@ -11,6 +12,7 @@ import pytest
 from cluster.chat_model import ChatModel
 from cluster.trust.addresses import Target
 from gateway.app import create_app, open_services
+from gateway.console.pages.models.state import FailedRuns
 from gateway.identity.audit import Filter
 from gateway.settings import CloudModel, CloudSettings, Settings
 from tests.cluster.test_joining import until
@@ -167,6 +169,47 @@ async def test_a_model_is_stopped_loaded_and_removed(served: Served) -> None:
         assert (await owner.post(f"{MODELS}/cluster/melt", model="writer")).status_code == 404
     for action in ("run", "stop", "load", "remove"):
         assert "model:writer" in audited(served, f"cluster.model.{action}")
+
+
+async def test_a_run_that_fails_after_its_form_was_answered_is_shown_until_it_is_run_again(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_read, read = threading.Event(), ChatModel._read_model
+
+    def read_later(*args: Any) -> Any:
+        assert may_read.wait(PATIENCE_S)
+        return read(*args)
+
+    monkeypatch.setattr(ChatModel, "_read_model", read_later)
+    monkeypatch.setattr("gateway.console.pages.models.cluster._PATIENCE_S", 0.1)
+    async with visiting(served) as owner:
+        done = await owner.post(f"{MODELS}/run", model="nowhere at all", name="lost")
+        assert done.headers["location"] == f"{MODELS}#cluster-models"
+        may_read.set()
+        async with watching(served, owner, path=f"{MODELS}/live") as stream:
+            await stream.until("Model not run: lost")
+        assert "neither a folder" in (await owner.get(MODELS)).text
+        monkeypatch.setattr("gateway.console.pages.models.cluster._PATIENCE_S", PATIENCE_S)
+        await owner.post(
+            f"{MODELS}/run", model=str(DEMO_MODEL), name="lost", kind="chat", idle_min="90", pin="true"
+        )
+        shown = (await owner.get(MODELS)).text
+        assert "Model not run" not in shown
+        again = html.unescape(re.findall(r'href="(/console/models/run\?replace=lost[^"]*)"', shown)[0])
+        form = (await owner.get(again)).text
+        assert re.search(r'name="pin"[^>]* checked', form)
+        assert 'value="90.0"' in form
+        await owner.post(f"{MODELS}/cluster/remove", model="lost")
+
+
+def test_failed_runs_are_bounded_and_end() -> None:
+    now_s = [0.0]
+    failed = FailedRuns(lambda: now_s[0])
+    for number in range(25):
+        failed.add(f"model-{number}", "gone")
+    assert [name for name, _ in failed.newest()] == [f"model-{number}" for number in range(24, 4, -1)]
+    now_s[0] = 3600.0
+    assert failed.newest() == []
 
 
 @pytest.fixture(scope="module")

@@ -1,18 +1,22 @@
 """/admin/cluster/models: models that are run, stopped and removed while the gateway runs, and what is refused."""
 
+import asyncio
 import json
+import threading
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
+from cluster.chat_model import ChatModel
 from cluster.control.topology import DeploymentState
 from gateway.admin.cluster_model import idle_left_s, setting_of
 from gateway.identity.audit import Filter
 from gateway.settings.cluster import ClusterModel, ClusterSettings
-from tests.clusters import DEMO_MODEL
+from tests.clusters import DEMO_MODEL, PATIENCE_S
 from tests.gateway.api.conftest import Serve, Served
+from tests.gateway.http.edges import until
 
 pytestmark = pytest.mark.anyio
 
@@ -73,6 +77,9 @@ async def test_refusals_name_the_field_and_the_remedy(serve: Serve, tmp_path: Pa
         for body, status, field, words in (
             ({"name": "coder"}, 409, "name", "choose another name, or replace"),
             ({"name": "../up"}, 400, "name", "without `..`"),
+            ({"model": "../up"}, 400, "model", "a name that can be shown"),
+            ({"model": "~nobody-here/model"}, 400, "model", "Hugging Face id"),
+            ({"model": "x" * 300}, 400, "model", "Hugging Face id"),
             ({"precision": "int2"}, 400, "precision", ""),
             ({"kind": "picture"}, 400, "kind", ""),
             ({"context_tokens": 3}, 400, "context_tokens", "64"),
@@ -97,6 +104,27 @@ async def test_a_name_that_a_folder_gives_is_refused_as_the_folder(serve: Serve)
     async with serve() as served, served.machine as machine:
         await run(machine)
         assert (await refused(await machine.post(PATH, json={"model": DEMO})))[:2] == (409, "model")
+
+
+async def test_the_gateway_stays_ready_while_an_added_model_is_read(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_read, read = threading.Event(), ChatModel._read_model
+
+    def read_later(*args: Any) -> Any:
+        assert may_read.wait(PATIENCE_S)
+        return read(*args)
+
+    monkeypatch.setattr(ChatModel, "_read_model", read_later)
+    async with serve() as served, served.machine as machine:
+        running = asyncio.create_task(run(machine, name="coder"))
+        try:
+            await until(lambda: any(each.model_name for each in served.services.controller.chats))
+            assert (await machine.get(PATH)).json()[0]["status"] == "planning"
+            assert (await machine.get("/readyz")).status_code == 200
+        finally:
+            may_read.set()
+        assert await running == {"model": "coder"}
 
 
 async def test_only_operators_may_change_models(serve: Serve) -> None:

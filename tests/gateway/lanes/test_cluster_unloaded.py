@@ -1,5 +1,6 @@
 """A model of the cluster that is not loaded: callers see it, a request loads it, and a stream tells that it waits."""
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -8,10 +9,13 @@ from typing import Any
 import pytest
 
 from cluster.control.specs import DeploymentSpec
+from cluster.fleet import supervisor_of
+from gateway.dialects.model_loading import Upkeep
 from gateway.dialects.openai import read_request
-from gateway.errors import LaneBusy
+from gateway.errors import FeatureUnsupported, LaneBusy
 from gateway.lanes.base import Call
 from gateway.lanes.cluster.lane import ClusterLane
+from gateway.lanes.cluster.residence import reside
 from gateway.settings import RoutingSettings
 from tests.clusters import DEMO_MODEL, PATIENCE_S, Cluster, running_cluster
 from tests.fakes import pool_servers as servers
@@ -102,6 +106,15 @@ async def test_a_caller_who_leaves_while_a_model_is_loaded_leaves_nothing(
     assert (chat.manager.gate.waiting, chat.manager.gate.running) == (0, 0)
 
 
+async def test_a_model_that_is_being_replaced_is_busy_for_ollamas_clients(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lane, fleet = ClusterLane(cluster.controller, 8), cluster.controller._fleet
+    monkeypatch.setattr(fleet, "_replaced", {supervisor_of(fleet.find("coder"))})
+    with pytest.raises(LaneBusy, match="is being replaced"):
+        await reside(cluster.controller, lane.offers("coder")[0], Upkeep("unload", "coder", b"", {}), 1.0)
+
+
 async def test_a_request_with_a_deadline_gets_a_status_and_no_comments(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -140,6 +153,32 @@ async def test_a_load_that_fails_ends_a_begun_stream_with_an_error_event(
         refused = await receive(await send(running, key, model="coder"), within_s=30)
         assert (refused.status, refused.error["code"]) == (503, "cluster_unavailable")
         await nothing_is_left(running)
+        health = services.health.of("cluster:coder")
+        assert health.breakers.of("coder").failures_in_row == 0, "a model that waits for memory is not broken"
+
+
+async def test_a_feature_that_a_loaded_model_lacks_is_an_error_event_after_comments(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def lacks(*_: Any) -> None:
+        await asyncio.sleep(0.3)
+        raise FeatureUnsupported("'coder' does not support tools", param="tools")
+
+    monkeypatch.setattr("gateway.lanes.cluster.comments.SILENCE_S", 0.1)
+    monkeypatch.setattr(ClusterLane, "_open", lacks)
+    async with road(tmp_path) as running:
+        services = running.services
+        await services.controller.run_model(DeploymentSpec("coder", str(DEMO_MODEL)))
+        asked = await send(running, services.keys.create("own", ("cluster",)), model="coder", stream=True)
+        answered = await receive(asked, within_s=30)
+        assert (answered.status, answered.content.startswith(b": loading\n\n")) == (200, True)
+        assert (answered.error["param"], answered.events) == ("tools", [answered.events[-1]])
+        await nothing_is_left(running)
+        log, request_id = services.request_log, answered.headers["x-request-id"]
+        await until(lambda: log.find(request_id) is not None)
+        entry = log.find(request_id)
+        assert entry
+        assert (entry.outcome, entry.charge_nano) == ("failed", 0)
 
 
 async def test_a_loaded_copy_elsewhere_is_preferred_to_an_unloaded_model(tmp_path: Path) -> None:

@@ -13,7 +13,8 @@ from gateway.admin.cluster_model import IDLE_S_MAX, NamedModel, NewModel
 from gateway.app_state import Afterwork, Controller, Settings
 from gateway.console.access import Operator, Visitor
 from gateway.console.forms import Form, read_form, submit_form
-from gateway.console.pages.models.overview import PATH
+from gateway.console.pages.models.overview import PATH, KnownFailures
+from gateway.console.pages.models.state import FailedRuns
 from gateway.console.renderer import go, page
 from runtime.errors import NotFound, ServiceError
 
@@ -21,7 +22,7 @@ log = structlog.get_logger(__name__)
 
 router = APIRouter(prefix=PATH)
 
-# After this time the response no longer waits for errors of the model's files; the list shows them.
+# After this time the response no longer waits for errors of the model's files; the page shows them.
 _PATIENCE_S = 3.0
 
 
@@ -44,16 +45,20 @@ async def show_form(request: Request, visitor: Operator, controller: Controller)
 
 
 @router.post("/run")
-async def run(visitor: Operator, controller: Controller, afterwork: Afterwork) -> Response:
+async def run(
+    visitor: Operator, controller: Controller, failed_runs: KnownFailures, afterwork: Afterwork
+) -> Response:
     """Download, read and check the model in the background; the list shows the progress."""
 
     async def begin(form: RunForm) -> str:
         new = form.wanted()
         await cluster_model.allow_run(visitor.authority, controller, new)
         result: asyncio.Future[ServiceError | None] = asyncio.get_running_loop().create_future()
-        afterwork.begin(_run(controller, new, result))
+        afterwork.begin(_run(controller, new, result, failed_runs))
         await asyncio.wait((result,), timeout=_PATIENCE_S)
-        if result.done() and (problem := result.result()):
+        if not result.done():
+            result.cancel()
+        elif problem := result.result():
             raise problem
         return new.spec().name
 
@@ -63,8 +68,15 @@ async def run(visitor: Operator, controller: Controller, afterwork: Afterwork) -
     return go(visitor, f"{PATH}#cluster-models", f"{name} is being read and loaded.")
 
 
-async def _run(controller: Controller, new: NewModel, result: "asyncio.Future[ServiceError | None]") -> None:
+async def _run(
+    controller: Controller,
+    new: NewModel,
+    result: "asyncio.Future[ServiceError | None]",
+    failed_runs: FailedRuns,
+) -> None:
+    """Run a model. If the form no longer waits for `result`, the page shows the error."""
     problem: ServiceError | None = None
+    failed_runs.forget(new.spec().name)
     try:
         await cluster_model.run_model(controller, new)
     except ServiceError as error:
@@ -72,6 +84,8 @@ async def _run(controller: Controller, new: NewModel, result: "asyncio.Future[Se
         log.warning("model not run", model=new.model, reason=problem.message)
     if not result.done():
         result.set_result(problem)
+    elif problem:
+        failed_runs.add(new.spec().name, problem.message.removeprefix(f"{problem.param}: "))
 
 
 @router.post("/cluster/{what}")

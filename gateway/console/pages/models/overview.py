@@ -7,12 +7,12 @@ from fastapi import APIRouter, Query, Request, Response
 
 from cluster.models.layer_cost import PRECISIONS
 from gateway.admin.cluster_model import ModelQuestion, advise, list_models
-from gateway.app_state import Controller, Lanes, ModelTerms, PoolLane, Settings, bundle
+from gateway.app_state import Controller, Lanes, ModelTerms, PoolLane, Settings, bundle, held
 from gateway.console.access import Operator, Viewer, Visitor
 from gateway.console.figures.models import precision_of
 from gateway.console.forms import Form, check, submit
 from gateway.console.live import LivePage, Points, Region, live_response
-from gateway.console.pages.models.state import rows_of, terms_of
+from gateway.console.pages.models.state import FailedRuns, rows_of, terms_of
 from gateway.console.renderer import page, pages_of
 from gateway.lanes.pool.kinds.catalogue import KINDS_OF_BACKEND
 from runtime.errors import NotFound
@@ -22,6 +22,7 @@ PATH = "/console/models"
 router = APIRouter(prefix=PATH)
 
 Name = Annotated[str, Query(min_length=1, max_length=256)]
+KnownFailures = Annotated[FailedRuns, held("failed_runs")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +32,7 @@ class _Models:
     controller: Controller
     settings: Settings
     terms: ModelTerms
+    failed_runs: KnownFailures
 
 
 Sources = Annotated[_Models, bundle(_Models)]
@@ -90,6 +92,7 @@ def _values(visitor: Visitor, sources: Sources) -> dict[str, Any]:
         values |= {
             "may_change": visitor.may_administer,
             "cluster_models": list_models(sources.settings.cluster, sources.controller),
+            "failed_runs": sources.failed_runs.newest(),
             "backends": [backend.as_data() for backend in pool.backends()],
             "aliases": sources.terms.every_alias(),
         }
