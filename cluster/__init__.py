@@ -13,6 +13,7 @@ Modules:
     errors            The errors of the cluster, one class per meaning
     events            Recent events of the cluster, for admins: machines that came and went; epochs that began,
                       served and broke
+    fleet       The models of the cluster: those of the settings and those that come and go while the gateway runs
     generation        The requests to a model and its answers, token by token
     joining           How a machine finds its cluster and joins it: discovery, enrolment, and the handshake of
                       every connection

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,8 +16,10 @@ from cluster.control.manager import DeploymentManager
 from cluster.control.model_text import ModelText
 from cluster.control.next_plan import PlanOptions
 from cluster.control.readiness import Readiness, Status
+from cluster.control.request_gate import AdmittedRequest
+from cluster.control.specs import DeploymentSpec
 from cluster.control.subscription import Subscription
-from cluster.control.supervisor import Supervisor
+from cluster.control.supervisor import Supervisor, deployment_state
 from cluster.control.topology import DeploymentState
 from cluster.errors import ClusterUnavailable, ModelNotFound, ProcessLost
 from cluster.generation import ChatPrompt, GenerateRequest, GenerationEvent
@@ -62,13 +64,13 @@ class ChatModel:
         subscription: Subscription,
         options: PlanOptions,
         peers: Sequence[Supervisor[Any]],
-        served_name: str | None = None,
+        spec: DeploymentSpec,
     ) -> None:
-        """Callers ask for the model by `served_name`; without one by its folder's name or Hugging Face id."""
+        """Callers ask for the model by the name in `spec`; without one by its folder's name or Hugging Face id."""
         self._folder = folder
         self._identity = identity
         self._context_requested = options.context_tokens
-        self.manager = DeploymentManager(folder, subscription, options, self._use_coordinator, peers, served_name)
+        self.manager = DeploymentManager(folder, subscription, options, self._use_coordinator, peers, spec)
         self._text: ModelText | None = None
         self._reading: Reading | None = None
         self._client: ModelClient | None = None
@@ -183,15 +185,9 @@ class ChatModel:
         """Return the state for display; None without a model."""
         if not (name := self.model_name):
             return None
-        status, reason = self.status
         plan = self.deployment.plan if self.deployment else None
-        return DeploymentState(
-            model=name,
-            source=self.model_source or name,
-            kind="chat",
-            status=status,
-            reason=reason,
-            epoch=self.manager.epoch,
+        return replace(
+            deployment_state(self.manager, name, "chat"),
             precision=plan.precision if plan else None,
             context_tokens=plan.context_tokens if plan else None,
             machines=plan.pipeline if plan else (),
@@ -211,42 +207,53 @@ class ChatModel:
         RESUME_PATIENCE_S for another one after each loss.
         """
         loop = asyncio.get_running_loop()
-        resumed = ResumedRequest(request)
         until_s = loop.time() + (READY_PATIENCE_S if patience_s is None else patience_s)
+        chat = self
+        while (turn := await chat.manager.gate.admit(max(0.0, until_s - loop.time()))) is None:
+            chat = chat.manager.gate.successor
+        resumed = ResumedRequest(request)
         pause_s = LOSS_PAUSE_S
-        while True:
-            await self._wait_for_pipeline(resumed, until_s)
-            try:
-                client = await self._open_client()
-                async with contextlib.aclosing(client.generate(resumed.next_try())) as events:
-                    async for received in events:
-                        if event := resumed.pass_on(received):
-                            yield event
-                return
-            except (ClusterUnavailable, ProcessLost) as error:
-                is_lost = isinstance(error, ProcessLost)
-                if resumed.note_loss(counts=is_lost) or is_lost:
-                    until_s = loop.time() + RESUME_PATIENCE_S
-                if loop.time() >= until_s or resumed.is_hopeless:
-                    raise
-                pause_s = LOSS_PAUSE_S if is_lost else min(2 * pause_s, LOSS_PAUSE_MAX_S)
-                log.info("request continues", request_id=request.id, reason=error.message, begun=resumed.is_begun)
-                await asyncio.sleep(pause_s)
+        try:
+            while True:
+                await chat._wait_for_pipeline(resumed, turn, until_s)
+                try:
+                    client = await chat._open_client()
+                    async with contextlib.aclosing(client.generate(resumed.next_try())) as events:
+                        async for received in events:
+                            if event := resumed.pass_on(received):
+                                yield event
+                    return
+                except (ClusterUnavailable, ProcessLost) as error:
+                    is_lost = isinstance(error, ProcessLost)
+                    if resumed.note_loss(counts=is_lost) or is_lost:
+                        until_s = loop.time() + RESUME_PATIENCE_S
+                    if loop.time() >= until_s or resumed.is_hopeless or turn.is_over:
+                        raise
+                    pause_s = LOSS_PAUSE_S if is_lost else min(2 * pause_s, LOSS_PAUSE_MAX_S)
+                    log.info(
+                        "request continues", request_id=request.id, reason=error.message, begun=resumed.is_begun
+                    )
+                    await asyncio.sleep(pause_s)
+        finally:
+            chat.manager.gate.finish(turn)
 
-    async def _wait_for_pipeline(self, resumed: ResumedRequest, until_s: float) -> None:
+    async def _wait_for_pipeline(self, resumed: ResumedRequest, turn: AdmittedRequest, until_s: float) -> None:
         """Wait for a pipeline. Raise ClusterUnavailable.
 
-        A begun answer keeps waiting even if the cluster rejects new requests.
+        A begun answer keeps waiting even if the cluster rejects new requests, but not if its model is stopped.
         """
         loop = asyncio.get_running_loop()
         while True:
             try:
-                await self.wait_ready(max(0.0, until_s - loop.time()))
+                left_s = max(0.0, until_s - loop.time())
+                await self.readiness.wait_or(left_s, lambda: turn.is_over, is_admitted=True)
             except ClusterUnavailable:
                 if not resumed.is_begun or loop.time() >= until_s:
                     raise
                 await asyncio.sleep(LOSS_PAUSE_S)
             else:
+                if turn.is_over:
+                    raise ClusterUnavailable(f"{self.model_name} was stopped")
                 return
 
     async def _open_client(self) -> ModelClient:
@@ -267,7 +274,7 @@ class ChatModel:
     async def _connected(self, coordinator: wire.Address) -> ModelClient:
         if self._client is None or not self._client.is_open or self._client.address != coordinator:
             await self._hang_up()
-            self._client = await ModelClient.open(coordinator, self._identity)
+            self._client = await ModelClient.open(coordinator, self._identity, self.manager.deployment_name)
         return self._client
 
     async def _hang_up(self) -> None:

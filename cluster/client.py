@@ -47,10 +47,16 @@ class _Request:
 
 
 class ModelClient:
-    """Sends requests to one coordinator or embedder. `open` creates it; every request ends with the connection."""
+    """Sends a deployment's requests to its coordinator or embedder, which refuses those for another one.
 
-    def __init__(self, address: wire.Address, channel: Channel, role: Literal["coordinator", "embedder"]) -> None:
+    `open` creates it; every request ends with the connection.
+    """
+
+    def __init__(
+        self, address: wire.Address, channel: Channel, role: Literal["coordinator", "embedder"], deployment: str
+    ) -> None:
         self.address = address
+        self._deployment = deployment
         self._channel = channel
         self._role = role
         if role == "embedder":
@@ -61,11 +67,15 @@ class ModelClient:
 
     @classmethod
     async def open(
-        cls, address: wire.Address, identity: Identity, role: Literal["coordinator", "embedder"] = "coordinator"
+        cls,
+        address: wire.Address,
+        identity: Identity,
+        deployment: str,
+        role: Literal["coordinator", "embedder"] = "coordinator",
     ) -> "ModelClient":
         """Connect to a process. Raise ClusterUnavailable if it cannot be reached."""
         try:
-            return cls(address, await open_channel(address, identity), role)
+            return cls(address, await open_channel(address, identity), role, deployment)
         except LinkError as error:
             raise ClusterUnavailable(f"the cluster's {role} cannot be reached: {error}") from None
 
@@ -80,7 +90,7 @@ class ModelClient:
         raise ProcessLost if another coordinator may go on, and ClusterUnavailable if none was asked.
         """
         try:
-            async with self._send_request(wire.Generate(request)) as sent:
+            async with self._send_request(wire.Generate(request, self._deployment)) as sent:
                 while not sent.is_finished:
                     try:
                         async with asyncio.timeout(SILENCE_TIMEOUT_S):
@@ -102,7 +112,10 @@ class ModelClient:
         """
         began_ns = time.monotonic_ns()
         try:
-            async with asyncio.timeout(EMBED_TIMEOUT_S), self._send_request(wire.Embed(request)) as sent:
+            async with (
+                asyncio.timeout(EMBED_TIMEOUT_S),
+                self._send_request(wire.Embed(request, self._deployment)) as sent,
+            ):
                 answer, vectors = await self._next_answer(sent)
                 sent.is_finished = True
                 if not isinstance(answer, wire.Embedded):

@@ -3,20 +3,21 @@
 import asyncio
 import socket
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from cluster.chat_model import ChatModel
 from cluster.control.embedding_manager import EmbeddingManager
 from cluster.control.next_plan import PlanOptions
 from cluster.control.owners import Owners
+from cluster.control.residency import RESIDENCE_S
 from cluster.control.roster import Roster
-from cluster.control.supervisor import Supervisor
-from cluster.control.topology import DeploymentKind, MachineState, PlanDraft, Topology
+from cluster.control.specs import DeploymentSpec
+from cluster.control.topology import MachineState, PlanDraft, Topology
 from cluster.errors import ModelNotFound
 from cluster.events import ClusterEvent
+from cluster.fleet import CHAT, EMBEDDINGS, ModelFleet, model_spec
 from cluster.models.layer_cost import Precision
+from cluster.models.manifest import Progress
 from cluster.models.store import read_part
 from cluster.net.channel import ChannelServer
 from cluster.nodes.absences import Absences
@@ -25,23 +26,6 @@ from cluster.trust import renewal
 from cluster.trust.addresses import is_reachable
 from cluster.trust.authority import Authority
 from cluster.trust.identity import Identity, NodeId
-
-CHAT, EMBEDDINGS = "chat", "embeddings"
-"""The names of the first deployments. Those of further models begin with "model:"."""
-
-
-@dataclass(frozen=True, slots=True)
-class FurtherModel:
-    """A model beside the first ones, by its name for callers. It is split only if no machine holds it alone.
-
-    `reference` is a folder or a Hugging Face id.
-    """
-
-    name: str
-    reference: str
-    kind: DeploymentKind = "chat"
-    precision: Precision | None = None
-    context_tokens: int | None = None
 
 
 class Controller:
@@ -64,11 +48,14 @@ class Controller:
         context_tokens: int | None = None,
         discovery: bool = True,
         served_name: str | None = None,
-        further: Sequence[FurtherModel] = (),
+        further: Sequence[DeploymentSpec] = (),
+        residence_s: float = RESIDENCE_S,
     ) -> None:
         """Callers ask for the first model by `served_name`; without one by its folder's name or Hugging Face id.
 
-        The first model has priority, then the embedding model, then the `further` ones in their order.
+        The first model and the embedding model are pinned, the `further` ones as they say. A deployment that was
+        loaded keeps its memory for `residence_s` seconds. Raise ClusterError if the file of stored deployments is
+        damaged.
         """
         self._folder = folder
         self._authority = Authority.open(folder / "authority")
@@ -80,24 +67,15 @@ class Controller:
         options = PlanOptions(
             precision, slots, expected_nodes, stages_min or expected_nodes, owners, goal, context_tokens
         )
-        # All deployments by priority. They share the machines' memory.
-        self._supervisors: list[Supervisor[Any]] = []
-        self.chat = self._add_chat(CHAT, options, served_name)
-        self.embeddings = self._add_embedder(EMBEDDINGS, owners)
-        self.chats, self.embedders = [self.chat], [self.embeddings]
-        # The `further` models, each with its reference.
-        self.further: list[tuple[ChatModel | EmbeddingManager, str]] = []
-        for model in further:
-            name = f"model:{model.name}"
-            if model.kind == "embedding":
-                self.embedders.append(self._add_embedder(name, owners, model.name))
-                self.further.append((self.embedders[-1], model.reference))
-            else:
-                own = replace(
-                    options, precision=model.precision, context_tokens=model.context_tokens, stages_min=1
-                )
-                self.chats.append(self._add_chat(name, own, model.name))
-                self.further.append((self.chats[-1], model.reference))
+        self._fleet = ModelFleet(folder, self._identity, self._roster, options, residence_s)
+        first = DeploymentSpec(
+            served_name or "", "", precision=precision, context_tokens=context_tokens, is_pinned=True
+        )
+        self._fleet.add(first, CHAT)
+        self._fleet.add(DeploymentSpec("", "", "embedding", is_pinned=True), EMBEDDINGS)
+        for spec in further:
+            self._fleet.add(spec)
+        self._fleet.restore()
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self, host: str, port: int) -> int:
@@ -105,9 +83,11 @@ class Controller:
         bound = await self._server.open(host, port)
         self._tasks = [
             asyncio.create_task(self._roster.watch(), name="membership watch"),
-            *(asyncio.create_task(each.run(), name=each.deployment_name) for each in self._supervisors),
+            asyncio.create_task(self._fleet.residency.run(), name="residency"),
             asyncio.create_task(renewal.keep_fresh(self._identity, self._renew), name="certificate renewal"),
         ]
+        for supervisor in self._fleet.supervisors:
+            self._fleet.residency.admit(supervisor)
         if self._discovery and is_reachable(host):
             # Import it late: multicast takes 4 MB, and loopback does not need it.
             from cluster.joining.discovery import Announcement
@@ -120,30 +100,72 @@ class Controller:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        for model in self.models:
-            await model.stop()
+        await self._fleet.residency.close()
+        await self._fleet.stop()
         await self._server.close()
 
-    def _add_chat(self, deployment: str, options: PlanOptions, served_name: str | None) -> ChatModel:
-        subscription = self._roster.subscribe(deployment)
-        chat = ChatModel(self._folder, self._identity, subscription, options, self._supervisors, served_name)
-        self._supervisors.append(chat.manager)
-        return chat
+    @property
+    def chat(self) -> ChatModel:
+        """The first model that answers prompts."""
+        return next(model for model in self.chats if model in self._fleet.firsts)
 
-    def _add_embedder(
-        self, deployment: str, owners: Owners | None, served_name: str | None = None
-    ) -> EmbeddingManager:
-        subscription = self._roster.subscribe(deployment)
-        embedder = EmbeddingManager(
-            self._folder, subscription, self._identity, self._supervisors, owners, served_name
-        )
-        self._supervisors.append(embedder)
-        return embedder
+    @property
+    def embeddings(self) -> EmbeddingManager:
+        """The first model that embeds."""
+        return next(model for model in self.embedders if model in self._fleet.firsts)
 
     @property
     def models(self) -> "tuple[ChatModel | EmbeddingManager, ...]":
-        """All models, whether they serve or not."""
+        """All models, whether they serve or not: those that answer prompts first."""
         return (*self.chats, *self.embedders)
+
+    @property
+    def chats(self) -> list[ChatModel]:
+        """The models that answer prompts."""
+        return [model for model in self._fleet.models if isinstance(model, ChatModel)]
+
+    @property
+    def embedders(self) -> list[EmbeddingManager]:
+        """The models that embed."""
+        return [model for model in self._fleet.models if isinstance(model, EmbeddingManager)]
+
+    @property
+    def further(self) -> "list[tuple[ChatModel | EmbeddingManager, str]]":
+        """The models beside the first ones, each with its reference."""
+        firsts = self._fleet.firsts
+        return [(model, model_spec(model).reference) for model in self._fleet.models if model not in firsts]
+
+    async def run_model(self, spec: DeploymentSpec, progress: Progress | None = None) -> str:
+        """Add a deployment, which is loaded as soon as there is memory. Return its name for callers.
+
+        It returns when the model's files are on this machine and checked; its state tells the rest. It is stored, so
+        it survives a restart. Raise NameTaken, ModelError for unusable files, or OSError if it cannot be stored.
+        """
+        return await self._fleet.run_model(spec, progress)
+
+    async def stop_model(self, name: str) -> None:
+        """Unload a deployment until a request asks for it. Raise ModelNotFound.
+
+        No new answers begin. Those in progress may take DRAIN_S seconds, then they end as if the cluster was lost.
+        """
+        await self._fleet.stop_model(name)
+
+    async def remove_model(self, name: str) -> None:
+        """Stop a deployment and forget it. One from the settings is there again after a restart.
+
+        Raise ModelNotFound, or OSError if that cannot be stored.
+        """
+        await self._fleet.remove_model(name)
+
+    async def replace_model(self, old_name: str, spec: DeploymentSpec, progress: Progress | None = None) -> None:
+        """Have another model answer under a model's name, without an error for its callers.
+
+        It is loaded beside the old one if memory allows. Otherwise the old one finishes its answers and is unloaded
+        first, and requests wait. It returns when the new one serves. If that fails, the old one serves again. Raise
+        ModelNotFound, NameTaken if the old one is being replaced already, ModelError for unusable files, OSError if
+        it cannot be stored, TimeoutError, and the ClusterError of a failed load.
+        """
+        await self._fleet.replace_model(old_name, spec, progress)
 
     def chat_of(self, *names: str) -> ChatModel | None:
         """Return the model that answers prompts under one of these names."""
@@ -220,7 +242,7 @@ class Controller:
     def topology(self) -> Topology:
         manager = self.chat.manager
         deployment, (status, reason) = manager.deployment, manager.readiness.status
-        members = tuple(self._roster.membership.present(CHAT))
+        members = tuple(self._roster.membership.present(manager.deployment_name))
         # A plan stores the names that its machines had when it was made.
         names = {member.node_id: member.name for member in members}
         return Topology(
@@ -259,7 +281,7 @@ class Controller:
         return self._authority.issue_identity(self._folder / "gateway", "gateway", "gateway")
 
     def _read_part(self, sha256: str, offset: int) -> tuple[bytes, int]:
-        for model in (each.model for each in self._supervisors):
+        for model in (each.model for each in self._fleet.supervisors):
             if model and model.manifest.has(sha256):
                 return read_part(model.folder, model.manifest, sha256, offset)
         raise ModelNotFound(f"no loaded model has a file with sha256 {sha256}")

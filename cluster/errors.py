@@ -17,7 +17,7 @@ ClusterError
 ├── NodeFailed               one machine could not do its part of a rollout
 ├── PlanOutdated             the facts behind a plan have changed: a new plan is needed
 ├── MachineUnknown           no machine has this name, or several have
-├── NameTaken                another machine has this name, or an id that begins with it
+├── NameTaken                another machine or model has this name, or an id begins with it
 └── GenerationError          the end of a request; crosses the wire as (code, message, param)
     ├── RequestInvalid
     ├── ContextLengthExceeded
@@ -100,7 +100,7 @@ class MachineUnknown(ClusterError):
 
 
 class NameTaken(ClusterError):
-    """Another machine has this name, or an id that begins with it."""
+    """Another machine or model has this name, or an id begins with it."""
 
 
 class LinkError(ClusterError):

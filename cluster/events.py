@@ -9,7 +9,19 @@ from typing import Literal
 EVENTS_MAX = 200
 
 EventKind = Literal[
-    "joined", "lost", "removed", "drained", "undrained", "renamed", "plan", "ready", "broken", "failed"
+    "joined",
+    "lost",
+    "removed",
+    "drained",
+    "undrained",
+    "renamed",
+    "plan",
+    "loading",
+    "ready",
+    "draining",
+    "unloaded",
+    "broken",
+    "failed",
 ]
 
 

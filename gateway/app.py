@@ -18,7 +18,8 @@ from accounting.proofs.kept import CheckpointUnusable
 from accounting.proofs.maker import BlockMaker
 from accounting.proofs.signing_key import KeyFile
 from cluster.control.owners import Owners
-from cluster.controller import Controller, FurtherModel
+from cluster.control.specs import DeploymentSpec
+from cluster.controller import Controller
 from cluster.trust.addresses import Target
 from gateway.api import models
 from gateway.api.edge import Edge
@@ -158,6 +159,7 @@ async def open_services(settings: Settings, folder: DataFolder) -> AsyncGenerato
             answers=answers,
             audit=directory.audit,
             bookkeeper=records.bookkeeper,
+            controller=lanes.controller,
             health=lanes.health,
             jobs=jobs,
             lanes=lanes.all,
@@ -405,9 +407,19 @@ def _controller(settings: ClusterSettings, folder: DataFolder) -> Controller:
         context_tokens=settings.context_tokens,
         served_name=settings.served_name,
         further=[
-            FurtherModel(model.name, model.model, model.kind, model.precision, model.context_tokens)
+            DeploymentSpec(
+                name=model.name,
+                reference=model.model,
+                kind=model.kind,
+                precision=model.precision,
+                context_tokens=model.context_tokens,
+                priority=model.priority,
+                idle_s=model.idle_s,
+                is_pinned=model.pinned,
+            )
             for model in settings.models
         ],
+        residence_s=settings.residence_s,
         discovery=settings.discovery,
     )
 
@@ -546,7 +558,6 @@ def _plain_routes(services: Services) -> list[Route]:
 
 def create_web(services: Services, cluster: Target) -> ASGIApp:
     """Return the web application: every route other than the hot ones."""
-    from gateway.admin.cluster_model import ModelLoader
     from gateway.admin.idle import IdleWatch
     from gateway.admin.ledger_checks import Verifier
     from gateway.api.accounting.routes import accounting_routers
@@ -554,6 +565,7 @@ def create_web(services: Services, cluster: Target) -> ASGIApp:
     from gateway.billing.asked import AskedBefore
     from gateway.console.figures.usage import UsageFigures
     from gateway.console.live import Feeds
+    from gateway.console.pages.models.state import FailedRuns
     from gateway.console.pages.selling.first_sales import FirstSales
     from gateway.console.shared_values import Shared
     from gateway.web import make_web
@@ -565,10 +577,10 @@ def create_web(services: Services, cluster: Target) -> ASGIApp:
     made = {
         "asked": AskedBefore(services.directory.write, is_alone=settings.database.dsn is None),
         "cluster": cluster,
+        "failed_runs": FailedRuns(),
         "feeds": Feeds(lambda: jobs.is_closed),
         "first_sales": FirstSales(folder.market, marketplace),
         "idle": IdleWatch(jobs, admission, lanes, pinned),
-        "model_loader": ModelLoader(controller),
         "prompt_counter": PromptCounter(lanes, controller, aliases, admission, services.limits),
         "shared": Shared(),
         "usage": UsageFigures(services.ledger.look),

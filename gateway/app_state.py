@@ -13,7 +13,7 @@ from fastapi import Depends, Request
 from cluster import controller
 from cluster.trust import addresses
 from gateway import settings, storage
-from gateway.admin import cluster_model, idle, ledger_checks
+from gateway.admin import idle, ledger_checks
 from gateway.admin.payments import payments_of
 from gateway.batches import batches
 from gateway.billing import bookkeeper, ledger_service, model_terms, request_log
@@ -67,7 +67,6 @@ IdleWatch = Annotated[idle.IdleWatch, held("idle")]
 Lanes = Annotated[base.Lanes, held("lanes")]
 Ledger = Annotated[ledger_service.LedgerService, held("ledger")]
 Metrics = Annotated[metrics.Metrics, held("metrics")]
-ModelLoader = Annotated[cluster_model.ModelLoader, held("model_loader")]
 ModelTerms = Annotated[model_terms.ModelTerms, held("model_terms")]
 Pauses = Annotated[pauses.Pauses, held("pauses")]
 PoolLane = Annotated[lane.PoolLane, held("pool")]

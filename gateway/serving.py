@@ -294,7 +294,7 @@ async def _start_cluster(settings: Settings, running: Running, nodes: LocalNodes
         served.append(controller.embeddings.readiness.wait)
     for model, reference in controller.further:
         reading.append(_load_further(model, reference))
-        served.append(model.readiness.wait)
+        served.append(model.readiness.settle)
     async with _beside(reading) as models:
         target = _for_local_nodes(running.cluster)
         await nodes.start(target, [controller.new_token() for _ in range(cluster.nodes)])

@@ -11,7 +11,18 @@ from starlette.types import ASGIApp
 
 from accounting.errors import LedgerError
 from gateway.admin.fields import refusal_of
-from gateway.api import admin, advice, batches, files, messages, ollama, preemptible, responses, routes_admin
+from gateway.api import (
+    admin,
+    advice,
+    batches,
+    deployments,
+    files,
+    messages,
+    ollama,
+    preemptible,
+    responses,
+    routes_admin,
+)
 from gateway.api import pool as pool_api
 from gateway.api.accounting import ledger
 from gateway.api.edge import BoundedBodies, misspelt
@@ -45,6 +56,7 @@ def make_web(
     for router in (
         admin.router,
         advice.router,
+        deployments.router,
         routes_admin.router,
         preemptible.router,
         pool_api.router,

@@ -9,7 +9,8 @@ from pathlib import Path
 import psutil
 
 from cluster import wire
-from cluster.controller import CHAT, Controller
+from cluster.controller import Controller
+from cluster.fleet import CHAT
 from cluster.generation import (
     Done,
     GenerateRequest,

@@ -25,8 +25,14 @@ Modules:
                        others from serving
     readiness          Whether the cluster answers now, and why not
     recovery           The repair of a broken pipeline: the machine at fault, and the standbys that replace it
+    request_gate       The gate of one deployment: requests that it answers, requests that wait for it, and when it was
+                       last of use
+    residency          The task that decides which deployments are loaded: it loads those that are asked for and unloads
+                       others for them
     roster             The controller's side of every node's connection: admit it, read it, answer fetches, notice
                        its loss
+    specs              What a deployment should be: its model, its name and when it may be unloaded; and the file of
+                       those added later
     standbys           Keeps copies of a pipeline's stages loaded on machines outside it, one at a time on each
                        machine
     subscription       One deployment's part of the roster: its orders to machines, their answers, and the machines it

@@ -41,6 +41,12 @@ class Answers:
             del self._unread[member.node_id]
         return member, message
 
+    def clear(self) -> None:
+        """Drop all unread messages."""
+        while not self._queue.empty():
+            self._queue.get_nowait()
+        self._unread.clear()
+
     def _add(self, member: Member, message: wire.Message) -> None:
         self._unread[member.node_id] += 1
         self._queue.put_nowait((member, message))

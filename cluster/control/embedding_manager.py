@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from dataclasses import replace as replace_fields
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,10 @@ from cluster.client import ModelClient
 from cluster.control.deployment import now_s
 from cluster.control.embedder_place import place_embedder
 from cluster.control.owners import Owners
+from cluster.control.request_gate import AdmittedRequest
+from cluster.control.specs import DeploymentSpec
 from cluster.control.subscription import Subscription
-from cluster.control.supervisor import Supervisor
+from cluster.control.supervisor import Supervisor, deployment_state
 from cluster.control.topology import DeploymentState
 from cluster.embedding import Embeddings, EmbedRequest
 from cluster.errors import (
@@ -63,10 +66,10 @@ class EmbeddingManager(Supervisor[EmbeddingModel]):
         subscription: Subscription,
         identity: Identity,
         peers: Sequence[Supervisor[Any]],
-        owners: Owners | None = None,
-        served_name: str | None = None,
+        owners: Owners | None,
+        spec: DeploymentSpec,
     ) -> None:
-        super().__init__(folder, subscription, peers, served_name)
+        super().__init__(folder, subscription, peers, spec)
         self._folder = folder
         self._identity = identity
         self._owners = owners
@@ -98,10 +101,8 @@ class EmbeddingManager(Supervisor[EmbeddingModel]):
         """Return the state for display; None without a model."""
         if not (name := self.model_name):
             return None
-        status, reason = self.readiness.status
         machines = (self._serving.member.node_id,) if self._serving else ()
-        source = self.model_source or name
-        return DeploymentState(name, source, "embedding", status, reason, self.epoch, "fp32", machines=machines)
+        return replace_fields(deployment_state(self, name, "embedding"), precision="fp32", machines=machines)
 
     @property
     def machine(self) -> Member | None:
@@ -119,8 +120,18 @@ class EmbeddingManager(Supervisor[EmbeddingModel]):
         A request waits `patience_s` seconds for each machine, READY_PATIENCE_S by default. Raise
         ClusterUnavailable if none serves by then.
         """
+        patience_s = READY_PATIENCE_S if patience_s is None else patience_s
+        if (turn := await self.gate.admit(patience_s)) is None:
+            successor: EmbeddingManager = self.gate.successor
+            return await successor.embed(request, patience_s)
+        try:
+            return await self._embed(request, turn, patience_s)
+        finally:
+            self.gate.finish(turn)
+
+    async def _embed(self, request: EmbedRequest, turn: AdmittedRequest, patience_s: float) -> Embeddings:
         for tries in range(RETRIES_MAX + 1):
-            await self.readiness.wait(READY_PATIENCE_S if patience_s is None else patience_s)
+            await self.readiness.wait_or(patience_s, lambda: turn.is_over, is_admitted=True)
             if (serving := self._serving) is None:
                 raise ClusterUnavailable(self.readiness.status[1])
             try:
@@ -129,10 +140,14 @@ class EmbeddingManager(Supervisor[EmbeddingModel]):
             except ProcessLost as error:
                 # Later requests wait for the next embedder, even if the task has not noticed the loss yet.
                 await self._drop(serving, _LOST)
-                if tries == RETRIES_MAX:
+                if tries == RETRIES_MAX or turn.is_over:
                     raise
                 log.info("request continues", request_id=request.id, reason=error.message)
         raise AssertionError("the last try returns or raises")
+
+    async def _leave(self) -> None:
+        self._loading = None
+        await self.stop()
 
     async def stop(self) -> None:
         serving, self._serving = self._serving, None
@@ -171,7 +186,7 @@ class EmbeddingManager(Supervisor[EmbeddingModel]):
             await self._subscription.send(node_id, order)
             ready = await self._loaded(node_id, epoch, model, now_s() + patience_s)
             address = wire.Address(node_id, ready.host, ready.client_port)
-            client = await ModelClient.open(address, self._identity, "embedder")
+            client = await ModelClient.open(address, self._identity, self.deployment_name, "embedder")
         except (NodeFailed, LinkError, ClusterUnavailable, TimeoutError):
             quarantine.add(node_id)
             raise

@@ -37,6 +37,12 @@ class LoadedStages:
         self.coordinator = coordinator
         self.serving = {stage.member.node_id: stage.spec for stage in plan.stages}
 
+    def clear(self) -> None:
+        """Note that every machine has unloaded the deployment."""
+        self.coordinator = None
+        self.serving.clear()
+        self.shelved.clear()
+
     def forget(self, node_id: NodeId) -> None:
         """Note that a machine's stage process is gone."""
         self.serving.pop(node_id, None)

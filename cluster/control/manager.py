@@ -13,6 +13,7 @@ from cluster.control.deployment import Deployment, Model, Rollout, now_s
 from cluster.control.loaded_stages import LoadedStages
 from cluster.control.next_plan import Planning, PlanOptions
 from cluster.control.recovery import has_room
+from cluster.control.specs import DeploymentSpec
 from cluster.control.standbys import Standbys
 from cluster.control.subscription import Subscription
 from cluster.control.supervisor import AGAIN_S, Supervisor
@@ -51,9 +52,9 @@ class DeploymentManager(Supervisor[Model]):
         options: PlanOptions,
         use_coordinator: UseCoordinator,
         peers: Sequence[Supervisor[Any]],
-        served_name: str | None = None,
+        spec: DeploymentSpec,
     ) -> None:
-        super().__init__(folder, subscription, peers, served_name)
+        super().__init__(folder, subscription, peers, spec)
         self._expected_nodes = options.expected_nodes
         self._use_coordinator = use_coordinator
         self._considered: frozenset[NodeId] = frozenset()
@@ -90,7 +91,7 @@ class DeploymentManager(Supervisor[Model]):
         """Wait for a model and a reason to plan: new machines, or no working pipeline."""
         while (model := self.model) is None:
             await self._next_event(0.5)
-        if not self._epochs.has_advanced:
+        if self.gathers and not self._epochs.has_advanced:
             await self._gather()
         while not self._must_plan():
             await self._next_event(self._fault_attribution.quarantine.next_end_s())
@@ -250,7 +251,7 @@ class DeploymentManager(Supervisor[Model]):
         epoch = self._epochs.advance()
         for reason in (*plan.reasons, *(stage.reason for stage in plan.stages)):
             log.info("plan", epoch=epoch, reason=reason)
-        self._record("plan", plan.reasons[0])
+        self.record("plan", plan.reasons[0])
         after_error = self._fault_attribution.is_own_error
         return Rollout(epoch, model, plan, self._loaded_stages, self._subscription.send, self._answer, after_error)
 
@@ -275,7 +276,7 @@ class DeploymentManager(Supervisor[Model]):
         await self.readiness.tell("ready", f"{self.model_name} over {len(rollout.plan.stages)} node(s)")
         log.info("cluster ready", epoch=rollout.epoch, round_trip_ms=round(deployment.round_trip_ms, 1))
         served = f"{self.model_name} is served over {len(rollout.plan.stages)} node(s)"
-        self._record("ready", served)
+        self.record("ready", served)
 
     async def _keep_copies(self, model: Model) -> None:
         """Have machines beside the pipeline keep copies of its stages loaded."""
@@ -289,10 +290,19 @@ class DeploymentManager(Supervisor[Model]):
                 if member.node_id not in used and self._subscription.is_well(member.node_id):
                     await self._unload(member.node_id, epoch)
 
+    async def _leave(self) -> None:
+        if self.deployment:
+            self._fault_attribution.retire(self.deployment.pipeline)
+        self.deployment = self._last = None
+        self._considered = frozenset()
+        self._loaded_stages.clear()
+        self.standbys.clear()
+        await self._use_coordinator(None)
+
     async def _break(self, reason: str) -> None:
         if self.deployment:
             log.warning("pipeline broken", epoch=self.deployment.epoch, reason=reason)
-            self._record("broken", reason, self.deployment.epoch)
+            self.record("broken", reason, self.deployment.epoch)
         self.deployment = None
         await self.readiness.tell("planning", reason)
 

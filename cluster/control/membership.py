@@ -82,6 +82,10 @@ class Membership:
         silent = _silent(self._signs.get(node_id))
         return node_id in self._members and not silent & {"", deployment}
 
+    def holds(self, deployment: str) -> bool:
+        """Tell whether a machine has processes of the deployment, by its latest heartbeat."""
+        return any(deployment in signs.processes for signs in self._signs.values())
+
     def _report(self, node_id: NodeId, deployment: str) -> wire.ProcessReport:
         signs = self._signs.get(node_id)
         return signs.processes.get(deployment, _NO_PROCESSES) if signs else _NO_PROCESSES

@@ -20,7 +20,7 @@ from cluster.models.model_card import ModelCard, Precision
 from cluster.plans.memory_division import Claim, Share, divide_memory
 from cluster.plans.needs import StageMemory, stage_memory
 from cluster.plans.network import Network
-from cluster.plans.plan import Goal, Member, Pin, Plan, plan_stages
+from cluster.plans.plan import Goal, Member, Pin, Plan, fit_check, plan_stages
 from cluster.plans.plan_changes import explain_change
 from cluster.trust.identity import NodeId
 
@@ -141,7 +141,11 @@ class Planning:
                 node_id: StageMemory(memory.planned_bytes, needed.get(node_id, 0))
                 for node_id, memory in stage_memory(serving.plan, model.card).items()
             }
-        return Claim(self._subscription.deployment, name, least, held)
+        options = self._options
+        may_fit = fit_check(
+            model.card, precision=options.precision, slots=options.slots, context_tokens=options.context_tokens
+        )
+        return Claim(self._subscription.deployment, name, least, held, may_fit=may_fit)
 
     async def exceeds_share(self, model: Model, serving: Deployment) -> bool:
         """Tell whether other deployments need memory that the serving plan takes."""

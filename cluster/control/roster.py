@@ -132,6 +132,17 @@ class Roster:
         self._subscriptions[deployment] = subscription
         return subscription
 
+    def suspend(self, subscription: Subscription) -> None:
+        """Send the deployment no more messages. Machines unload what they still hold of it."""
+        self._subscriptions.pop(subscription.deployment, None)
+        for connection in self._connections.values():
+            connection.unloaded.discard(subscription.deployment)
+
+    def resume(self, subscription: Subscription) -> None:
+        """Send the deployment messages again."""
+        subscription.answers.clear()
+        self._subscriptions[subscription.deployment] = subscription
+
     @property
     def machines(self) -> MachineBook:
         """All machines that were admitted."""

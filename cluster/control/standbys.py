@@ -53,6 +53,10 @@ class Standbys:
         """Order no more copies until `keep_loaded`: the next pipeline needs the shelves."""
         self._waiting = {}
 
+    def clear(self) -> None:
+        """Keep no copies: every machine has unloaded the deployment."""
+        self._waiting, self._copies = {}, ()
+
     def forget(self, node_id: NodeId) -> bool:
         """Note that a machine's stage process is gone. Return whether it had a copy to load."""
         return bool(self._waiting.pop(node_id, None))

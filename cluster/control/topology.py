@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
 
 from cluster.control.readiness import Status
+from cluster.control.specs import PRIORITY, DeploymentKind
 from cluster.machine import Condition
 from cluster.plans.machine_warnings import MachineWarning
 from cluster.plans.network import Network
@@ -12,14 +12,14 @@ from cluster.plans.plan import Member, Plan, PlannedStage
 from cluster.trust.identity import NodeId
 from cluster.trust.machines import MachineRecord
 
-DeploymentKind = Literal["chat", "embedding"]
-
 
 @dataclass(frozen=True, slots=True)
 class DeploymentState:
     """One model of the cluster: its name for callers, its state, and the machines that hold it.
 
-    `source` is its folder's name or Hugging Face id.
+    `source` is its folder's name or Hugging Face id. `running` counts the answers in progress, `waiting` the requests
+    that wait for it. `last_used_s` and `loaded_s` say how many seconds ago it last answered and was loaded; None if
+    never. `load_s` is the expected time to load it, None if that is unknown.
     """
 
     model: str
@@ -31,6 +31,14 @@ class DeploymentState:
     precision: str | None = None
     context_tokens: int | None = None
     machines: tuple[NodeId, ...] = ()
+    priority: int = PRIORITY
+    idle_s: float | None = None
+    is_pinned: bool = False
+    running: int = 0
+    waiting: int = 0
+    last_used_s: float | None = None
+    loaded_s: float | None = None
+    load_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

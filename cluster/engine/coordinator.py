@@ -48,6 +48,7 @@ class Coordinator:
         self.pipeline_end = PipelineEnd(identity, host, wire.Sampled, self._inbox.put)
         self.client_port = 0
         self._name_key = identity.derive_key("names of saved blocks")
+        self.deployment = ""
         self._table = RequestTable()
         self._order: wire.AssignCoordinator | None = None
         self._broken_epoch = wire.ANY_EPOCH
@@ -149,6 +150,7 @@ class Coordinator:
         """Load the tokenizer of the assigned model. Raise ClusterError if the order is not feasible."""
         if order.kv_blocks * BLOCK_TOKENS < order.context_tokens:
             raise ClusterError(f"{order.kv_blocks} KV blocks cannot hold one context")
+        self.deployment = order.deployment
         if self._codec is None or self._codec_source != order.source:
             self._codec = TextCodec(Path(order.source))
             self._codec_source = order.source

@@ -36,6 +36,7 @@ class EmbeddingTable:
         # The event loop reads it, too: the order and its model.
         self._loaded: tuple[wire.AssignEmbedder, Embedder] | None = None
         self.client_port = 0
+        self.deployment = ""
         self._done = 0
 
     def deliver(self, item: object) -> None:
@@ -107,6 +108,7 @@ class EmbeddingTable:
             job.tell(rejected(job.request_id, error), b"")
 
     def _assign(self, order: wire.AssignEmbedder) -> None:
+        self.deployment = order.deployment
         held = self._loaded and self._loaded[0]
         try:
             if held is None or (held.manifest.digest, held.recipe) != (order.manifest.digest, order.recipe):

@@ -9,7 +9,7 @@ import structlog
 from cluster import wire
 from cluster.embedding import EmbedRequest
 from cluster.engine.tickets import Cancelled, places_for, rejected
-from cluster.errors import ClusterBusy, GenerationError, LinkLost, PeerRejected
+from cluster.errors import ClusterBusy, ClusterUnavailable, GenerationError, LinkLost, PeerRejected
 from cluster.generation import Done, GenerateRequest
 from cluster.net.channel import Channel
 
@@ -30,6 +30,8 @@ class Actor(Protocol):
 
     # The port where callers connect; known before the first order comes.
     client_port: int
+    # The deployment that the last order named; empty before the first one.
+    deployment: str
 
     @property
     def vitals(self) -> wire.Vitals: ...
@@ -92,8 +94,11 @@ class Reception:
             while True:
                 message, _ = await channel.receive()
                 match message:
-                    case wire.Generate(request) | wire.Embed(request):
-                        self._accept(caller, request)
+                    case wire.Generate(request, deployment) | wire.Embed(request, deployment):
+                        if deployment == self._actor.deployment:
+                            self._accept(caller, request)
+                        else:
+                            caller.tell(rejected(request.id, ClusterUnavailable("another model answers here now")))
                     case wire.Cancel(request_id) if request_id in caller.requests:
                         caller.requests.discard(request_id)
                         self._actor.deliver(Cancelled(request_id))

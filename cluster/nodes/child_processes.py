@@ -53,6 +53,8 @@ class ChildProcesses:
         self._report = report
         self._host = ""
         self._children: dict[_Key, Child] = {}
+        # Unloaded, but not gone yet: their memory is not free.
+        self._ending: list[Child] = []
         self._machine: asyncio.Future[Machine] = asyncio.get_running_loop().create_future()
         self._empty_bytes = 0
         self._failed_starts = 0
@@ -95,14 +97,16 @@ class ChildProcesses:
 
     def heartbeat(self) -> wire.Heartbeat:
         """Return the free memory and the state of the children, by deployment."""
-        deployments = dict.fromkeys(deployment for deployment, _ in self._children)
+        children = [*self._children.values(), *self._ending]
+        deployments = dict.fromkeys(child.deployment for child in children)
         reports = {deployment: self._process_report(deployment) for deployment in deployments}
         return wire.Heartbeat(usable_memory_bytes(self._options.share), reports, time.time())
 
     def _process_report(self, deployment: str) -> wire.ProcessReport:
         children = self._children_of(deployment)
+        all_of_it = [*children.values(), *(child for child in self._ending if child.deployment == deployment)]
         # Plans for a deployment may fill the memory of its own layers, since these are freed first.
-        loading = [child for role, child in children.items() if role != "coordinator"] if deployment else []
+        loading = [child for child in all_of_it if child.role != "coordinator"] if deployment else []
         return wire.ProcessReport(
             held_bytes=sum(max(0, child.memory_bytes - self._empty_bytes) for child in loading),
             vitals={role: child.vitals for role, child in children.items() if child.vitals},
@@ -174,7 +178,11 @@ class ChildProcesses:
         async with self._starting:
             ending = [self._children.pop((deployment, role)) for role in self._children_of(deployment)]
             self._loading = {key: epoch for key, epoch in self._loading.items() if key[0] != deployment}
-            await asyncio.gather(*(child.stop() for child in ending))
+            self._ending += ending
+            try:
+                await asyncio.gather(*(child.stop() for child in ending))
+            finally:
+                self._ending = [child for child in self._ending if child not in ending]
 
     def _begin(
         self,
@@ -279,7 +287,8 @@ class ChildProcesses:
             if child := self._children.get(key):
                 return child
             deployment, role = key
-            if len({served for served, _ in self._children} | {deployment}) > wire.DEPLOYMENTS_MAX:
+            ending = {child.deployment for child in self._ending}
+            if len({served for served, _ in self._children} | ending | {deployment}) > wire.DEPLOYMENTS_MAX:
                 raise ClusterError(f"this machine already has processes of {wire.DEPLOYMENTS_MAX} deployments")
             stages = [served for served, kind in self._children if kind == "stage"]
             if role == "stage" and _IDLE in stages:

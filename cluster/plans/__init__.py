@@ -4,6 +4,8 @@ Modules:
     candidates        The search's view of a fleet: machines, links and a model as numbers for steps of one size
     choice            The best pipeline for a task: its number of stages and steps in flight, its machines and its
                       boundaries
+    evictions         The choice of the deployments to unload so that another one fits: a pure function, which also
+                      gives its reason
     exact_partitions  The best pipeline out of a dozen machines, proven: dynamic programming over sets of machines
     forecast          The expected times of a pipeline, in seconds, before it exists: a step's time on each machine
                       and each link

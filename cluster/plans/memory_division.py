@@ -27,6 +27,10 @@ Raises ModelDoesNotFit or MachineUnknown.
 """
 
 
+MayFit = Callable[[Sequence[Member]], bool]
+"""A quick check: False says for certain that Least raises ModelDoesNotFit for these machines."""
+
+
 @dataclass(frozen=True, slots=True)
 class Claim:
     """A deployment's need of memory: what it takes of each machine if it serves, and how to find its least need."""
@@ -36,6 +40,7 @@ class Claim:
     least: Least
     serving: Mapping[NodeId, StageMemory] | None = None
     has_cache: bool = True
+    may_fit: MayFit = lambda _: True
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,17 +1,19 @@
 """The choice of which machine holds which layers, and why: a pure function of machines, links and model card."""
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from cluster.errors import ModelDoesNotFit
-from cluster.models.layer_cost import Precision
+from cluster.models.layer_cost import PRECISIONS, Precision
 from cluster.models.model_card import ModelCard
 from cluster.models.stage_spec import CHUNK_TOKENS, StageSpec, WireFormat
 from cluster.plans.candidates import Candidates, Task, plain_wire
 from cluster.plans.choice import Choice, choose_partition
 from cluster.plans.forecast import Costs, Step, links_of
-from cluster.plans.needs import BLOCK_TOKENS, CONTEXT_TOKENS_MIN, context_room, halves, kv_sizes
+from cluster.plans.needs import BLOCK_TOKENS, CONTEXT_TOKENS_MIN, Needs, context_room, halves, kv_sizes, read_needs
 from cluster.plans.network import Network
+from cluster.plans.partitions import ALONE, FIRST, LAST, MIDDLE
 from cluster.plans.plan_reasons import plan_reasons, stage_reason
 from cluster.plans.planned import Goal, Member, Pin, Plan, PlannedStage
 from cluster.plans.replicas import place_standbys
@@ -28,6 +30,7 @@ __all__ = [
     "PlannedStage",
     "StageSpec",
     "WireFormat",
+    "fit_check",
     "plan_stages",
 ]
 
@@ -96,6 +99,46 @@ def plan_stages(
             chosen = _faster(chosen, task, "int8", fine)
         return _plan(chosen)
     return _plan(_fitting(task, narrowest, least))
+
+
+def fit_check(
+    card: ModelCard, *, precision: Precision | None, slots: int, context_tokens: int | None
+) -> Callable[[Sequence[Member]], bool]:
+    """Return a quick check of machines: False says for certain that `plan_stages` finds no plan over them."""
+    requested = min(context_tokens or card.context_tokens, card.context_tokens)
+    least = requested if context_tokens else min(requested, CONTEXT_TOKENS_MIN)
+    kv_tokens = context_room(least)
+    found: dict[tuple[Precision, str], Needs] = {}
+
+    def rooms(member: Member, choice: Precision) -> tuple[int, int, int, int]:
+        kind = member.machine.device.kind
+        if (choice, kind) not in found:
+            found[choice, kind] = read_needs(card, choice, slots, kind, least)
+        return found[choice, kind].rooms(max(0, member.machine.memory_usable_bytes), kv_tokens)
+
+    def may_fit(members: Sequence[Member]) -> bool:
+        choices = (precision,) if precision else PRECISIONS
+        return any(
+            _most_layers([rooms(member, choice) for member in members]) >= card.layers for choice in choices
+        )
+
+    return may_fit
+
+
+def _most_layers(rooms: Sequence[tuple[int, int, int, int]]) -> int:
+    """Return how many layers these machines hold at most: on one alone, or with a first and a last one."""
+    middles = sum(room[MIDDLE] for room in rooms)
+    return max(
+        [
+            *(room[ALONE] for room in rooms),
+            *(
+                middles + first[FIRST] - first[MIDDLE] + last[LAST] - last[MIDDLE]
+                for first, last in itertools.permutations(rooms, 2)
+                if first[FIRST] and last[LAST]
+            ),
+        ],
+        default=0,
+    )
 
 
 def _faster(chosen: Choice, task: Task, precision: Precision, context_min: int) -> Choice:

@@ -4,12 +4,14 @@ from msgspec import Struct
 
 from cluster.embedding import EmbedRequest
 from cluster.generation import GenerateRequest, GenerationEvent
+from cluster.wire.orders import DeploymentName
 
 
 class Generate(Struct, frozen=True, tag=True):
-    """A request to generate an answer."""
+    """A request to generate an answer, from this deployment. Another one refuses it: ports are used again."""
 
     request: GenerateRequest
+    deployment: DeploymentName = ""
 
 
 class Cancel(Struct, frozen=True, tag=True):
@@ -35,9 +37,10 @@ class Rejected(Struct, frozen=True, tag=True):
 
 
 class Embed(Struct, frozen=True, tag=True):
-    """A request to embed texts."""
+    """A request to embed texts, for this deployment. Another one refuses it."""
 
     request: EmbedRequest
+    deployment: DeploymentName = ""
 
 
 class Embedded(Struct, frozen=True, tag=True):

@@ -5,8 +5,8 @@ Modules:
                           organization limit the rest
     balance               A user's available and reserved credits, and their debt; an organization's balance
     catalogue             Every model of any lane with its known properties, for the APIs that list models
-    cluster_model         Recommends where a model should run, and loads it in the cluster: one model for its life, one
-                          load at a time
+    cluster_model         Recommends where a model should run; runs, loads, stops, replaces and removes the cluster's
+                          models
     credit                Credits: given by instance admins, and moved between users and their organization's balance
     fields                Field types of requests and forms, limited to values that databases accept
     idle                  This gateway's idle state, for the selling agent: the state itself, and waiting until it

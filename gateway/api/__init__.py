@@ -3,10 +3,11 @@
 Modules:
     accounting     /accounting/v1: top-ups, refunds, payouts, credits, usage, and Stripe's webhooks
     admin          /admin: routes for the command line and admins; this module: machines, join tokens, requests
-    advice         /admin/advise and /admin/cluster/model: recommend where to run a model, and load it in the cluster
+    advice         /admin/advise: recommend where to run a model
     authority      Admin access: the machine's own token allows everything, a user's role and organization limit the
                    rest
     batches        /v1/batches: files of requests, answered within a day on idle capacity
+    deployments    /admin/cluster/models: the cluster's models; run, load, stop and remove them
     dialect_route  Further routes of other APIs than OpenAI's, with errors in that API's format
     directory      /admin: keys, users, organizations, limits, the audit log, and a caller's own keys, limits and usage
     edge           Layers of every route other than the hot ones: an id in each answer, a caller, a bounded body

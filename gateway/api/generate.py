@@ -15,6 +15,7 @@ from gateway.identity.caller import Caller
 from gateway.identity.gate import Gate
 from gateway.identity.keys import Keys
 from gateway.lanes.base import Call
+from gateway.lanes.cluster.comments import LOADING
 from gateway.requests.client import Client, ClientSink
 from gateway.requests.factory import RequestPaths
 from gateway.requests.response_headers import printable
@@ -26,6 +27,7 @@ from runtime.request_ids import HEADER
 log = structlog.get_logger(__name__)
 
 _DEFECT = 500
+_EVENTS = "text/event-stream"
 _FOR_PREEMPTIBLE = ("/v1/chat/completions", "/v1/completions")
 
 
@@ -124,7 +126,9 @@ class _Translated(ClientSink):
         super().begin(status, headers, is_stream=is_stream)
 
     def write(self, data: bytes) -> None:
-        self._exchange.write(self._writer.feed(data) if self._writer else data)
+        if self._writer and not (data == LOADING and self._writer.content_type == _EVENTS):
+            data = self._writer.feed(data)
+        self._exchange.write(data)
 
     @property
     def keeps_calls(self) -> bool:

@@ -70,17 +70,19 @@ class Monitoring:
         facts = "; ".join(troubles) or "in order"
         cluster = self.settings
         status, reason = self.controller.embeddings.readiness.status
-        if cluster.embedding_model and status != "ready":
+        if cluster.embedding_model and status not in _SERVES:
             return _not_ready(status, f"embeddings: {reason}", facts)
         status, reason = self.controller.chat.status
-        if cluster.model and status != "ready":
+        if cluster.model and status not in _SERVES:
             return _not_ready(status, reason, facts)
-        reason = reason if status == "ready" else "no cluster model is configured"
+        reason = reason if status in _SERVES else "no cluster model is configured"
+        named = {model.name for model in cluster.models}
         for model, _ in self.controller.further:
             status, why = model.readiness.status
             if status == "failed":  # It does not keep the others from serving.
                 reason += f"; {model.model_name} failed: {why}"
-            elif status != "ready":
+            # One that was added later is no reason to keep requests from this gateway while it is downloaded.
+            elif model.model_name in named and status in _BEGINS and not model.readiness.has_settled:
                 return _not_ready(status, f"{model.model_name}: {why}", facts)
         return {"status": "ready", "reason": reason, "ledger": facts}, 200
 
@@ -98,6 +100,11 @@ class Monitoring:
         self.metrics.ledger_checkpoint_block.set(checkpoint.n if (checkpoint := self.ledger.checkpoint) else 0)
         self.metrics.ledger_lag.set(self.ledger.waiting + self.bookkeeper.waiting)
         return Response(self.metrics.render(), media_type=CONTENT_TYPE)
+
+
+# A request loads an unloaded model.
+_SERVES = ("ready", "draining", "unloaded")
+_BEGINS = ("waiting", "planning")
 
 
 def _not_ready(status: str, reason: str, ledger: str) -> tuple[dict[str, str], int]:

@@ -1,5 +1,8 @@
 """Ollama's routes other than chats: models, their features, and the version."""
 
+import math
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from typing import Any
 
@@ -8,10 +11,11 @@ from fastapi import APIRouter, Request
 from msgspec import Struct
 
 from gateway.admin.catalogue import Entry, catalogue, find_entry
-from gateway.api.authority import KeyCaller
+from gateway.admin.cluster_model import IDLE_S_MAX, idle_left_s, remove_model
+from gateway.api.authority import KeyCaller, Operator
 from gateway.api.dialect_route import route_class
 from gateway.api.edge import read_body
-from gateway.app_state import Lanes, Settings
+from gateway.app_state import Controller, Lanes, Settings
 from gateway.dialects.ollama.errors import error_body
 from gateway.dialects.openai import ModelName
 from gateway.dialects.openai.reader import decode
@@ -26,7 +30,7 @@ Json = dict[str, Any]
 API_VERSION = "0.13.0"
 # The time of a model's last change is unknown, but clients require one.
 _SINCE = "1970-01-01T00:00:00Z"
-# Loaded models stay until another model is needed.
+# Loaded models stay until another model is needed, unless they have an idle time.
 _EXPIRES = "9999-12-31T00:00:00Z"
 
 
@@ -53,11 +57,33 @@ async def tags(caller: KeyCaller, lanes: Lanes) -> Json:
 
 
 @router.get("/ps")
-async def running(caller: KeyCaller, lanes: Lanes) -> Json:
-    """List loaded models."""
+async def running(caller: KeyCaller, lanes: Lanes, controller: Controller) -> Json:
+    """List loaded models; a cluster model with an idle time expires at its end."""
     loaded = [entry for entry in catalogue(lanes, caller) if entry.is_resident]
-    more = {"expires_at": _EXPIRES, "size_vram": 0}
-    return {"models": [_listed(e) | more | {"context_length": e.context_tokens or 0} for e in loaded]}
+    left_s = {
+        state.model: state.idle_s if (left_s := idle_left_s(state)) is None else left_s
+        for state in controller.topology().deployments
+        if state.status == "ready" and state.idle_s is not None and not state.is_pinned
+    }
+    return {
+        "models": [
+            _listed(entry)
+            | {"expires_at": _expires_at(entry, left_s), "size_vram": 0}
+            | {"context_length": entry.context_tokens or 0}
+            for entry in loaded
+        ]
+    }
+
+
+@router.delete("/delete")
+async def delete(request: Request, authority: Operator, settings: Settings, controller: Controller) -> Json:
+    """Remove a model that was added to the cluster at run time; its files stay on disk.
+
+    Raises RequestInvalid if no model is named, NotFound, and Conflict if the settings name it.
+    """
+    raw = await read_body(request.scope, request.receive, settings.server.body_bytes_max)
+    await remove_model(authority, settings.cluster, controller, _named(raw))
+    return {}
 
 
 @router.post("/show")
@@ -67,10 +93,7 @@ async def show(request: Request, caller: KeyCaller, settings: Settings, lanes: L
     Raises RequestInvalid if no model is named, and ModelUnknown if the caller may not use it.
     """
     raw = await read_body(request.scope, request.receive, settings.server.body_bytes_max)
-    body = decode(_show, raw)
-    name = body.model or body.name
-    if name is None:
-        raise RequestInvalid("model: missing", param="model", code="missing_required_parameter")
+    name = _named(raw)
     entry = find_entry(lanes, caller, name)
     if entry is None:
         raise ModelUnknown(f"model '{name}' not found; list models with GET /api/tags", param="model")
@@ -84,6 +107,26 @@ async def show(request: Request, caller: KeyCaller, settings: Settings, lanes: L
         "capabilities": _capabilities(entry),
         "modified_at": _SINCE,
     }
+
+
+def _named(raw: bytes) -> str:
+    body = decode(_show, raw)
+    if (name := body.model or body.name) is None:
+        raise RequestInvalid("model: missing", param="model", code="missing_required_parameter")
+    return name
+
+
+def _expires_at(entry: Entry, left_s: Mapping[str, float]) -> str:
+    """Return the end of a model's idle time; `left_s` are those of the cluster's models, in seconds.
+
+    A copy elsewhere has none.
+    """
+    loaded = [offer for offer in entry.offers if offer.is_resident]
+    ends_s = [left_s.get(offer.model_there, math.inf) if offer.lane == "cluster" else math.inf for offer in loaded]
+    end_s = max(ends_s, default=math.inf)
+    if end_s > IDLE_S_MAX:
+        return _EXPIRES
+    return (datetime.now(UTC) + timedelta(seconds=end_s)).isoformat().replace("+00:00", "Z")
 
 
 def _listed(entry: Entry) -> Json:

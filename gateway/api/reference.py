@@ -13,7 +13,18 @@ from fastapi import APIRouter, FastAPI
 from fastapi.dependencies.models import Dependant
 from fastapi.routing import iter_route_contexts
 
-from gateway.api import admin, advice, batches, files, messages, ollama, preemptible, responses, routes_admin
+from gateway.api import (
+    admin,
+    advice,
+    batches,
+    deployments,
+    files,
+    messages,
+    ollama,
+    preemptible,
+    responses,
+    routes_admin,
+)
 from gateway.api import pool as pool_api
 from gateway.api.accounting import ledger
 from gateway.api.accounting.keyed import key_of
@@ -181,7 +192,8 @@ def _routers() -> list[APIRouter]:
     """Return every router. The routes are only described, so some constructor arguments are not needed."""
     nothing: Any = None
     return [
-        *(module.router for module in (responses, messages, ollama, files, batches, admin, advice, routes_admin)),
+        *(module.router for module in (responses, messages, ollama, files, batches)),
+        *(module.router for module in (admin, advice, deployments, routes_admin)),
         *(module.router for module in (preemptible, pool_api, ledger)),
         *accounting_routers(has_payments=True),
         *(

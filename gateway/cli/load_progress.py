@@ -17,6 +17,9 @@ from runtime.data_folder import DataFolder
 LOAD_S = 3600.0
 _LOOK_S = 0.3
 _JOINING_S = 60.0
+# Loading begins within this time.
+_BEGINNING_S = 5.0
+_UNDER_WAY = ("draining", "planning", "unloaded", "waiting")
 
 
 def pulled(settings: Settings, model: str) -> dict[str, Any]:
@@ -57,16 +60,16 @@ def _check(folder: Path) -> None:
         read_card(config)
 
 
-def load(settings: Settings, model: str) -> str:
-    """Load a model into the cluster, downloading it if needed; return its public name."""
-    here = Path(model).expanduser()
+def load(settings: Settings, new: dict[str, Any]) -> str:
+    """Run a model in the cluster, downloading it if needed; return its public name. `new` are the route's fields."""
+    here = Path(new["model"]).expanduser()
     if not here.exists():
-        pulled(settings, model)
+        pulled(settings, new["model"])
     # Resolve the folder here: the gateway may run in another directory.
-    reference = str(here.absolute()) if here.exists() else model
+    reference = str(here.absolute()) if here.exists() else new["model"]
     progress_line: dict[str, Any] = {}
     with reading_bar() as on_read:
-        for progress_line in lines(settings, "/admin/cluster/model", {"model": reference}):
+        for progress_line in lines(settings, "/admin/cluster/models", new | {"model": reference}):
             if "done_bytes" in progress_line:
                 on_read(progress_line["done_bytes"], progress_line["total_bytes"])
     if "model" not in progress_line:
@@ -90,21 +93,27 @@ def reading_bar() -> Generator[Callable[[int, int], None]]:
         yield show
 
 
-def until_ready(settings: Settings) -> dict[str, Any]:
-    """Wait until the cluster serves, showing each machine; end the command if it cannot."""
+def until_ready(settings: Settings, model: str) -> dict[str, Any]:
+    """Wait until the cluster serves the model, showing each machine; return its state. May end the command."""
     began_s = time.monotonic()
-    cluster: dict[str, Any] = ask(settings, "GET", "/admin/cluster")
     with _Machines() as shown:
-        while cluster["status"] in ("planning", "waiting") and (took_s := time.monotonic() - began_s) < LOAD_S:
+        while True:
+            cluster: dict[str, Any] = ask(settings, "GET", "/admin/cluster")
+            found: list[dict[str, Any]] = cluster["deployments"]
+            state = next((each for each in found if each["model"] == model), None)
+            if state is None:
+                output.fail(f"{model} was removed meanwhile")
+            took_s = time.monotonic() - began_s
             # Nodes that start with the gateway take a moment.
-            if cluster["status"] == "waiting" and not cluster["nodes"] and took_s > _JOINING_S:
-                output.fail(f"{cluster['reason']}: add a machine with `millrace token create`")
-            shown.show(cluster)
+            if state["status"] == "waiting" and not cluster["nodes"] and took_s > _JOINING_S:
+                output.fail(f"{state['reason']}: add a machine with `millrace token create`")
+            # A model without idle time is unloaded as soon as it is loaded.
+            if state["status"] == "ready" or (state["status"] == "unloaded" and took_s > _BEGINNING_S):
+                return state
+            if state["status"] not in _UNDER_WAY or took_s > LOAD_S:
+                output.fail(f"{state['reason']}; `millrace nodes` shows the progress")
+            shown.show(state, cluster["nodes"])
             time.sleep(_LOOK_S)
-            cluster = ask(settings, "GET", "/admin/cluster")
-    if cluster["status"] != "ready":
-        output.fail(f"{cluster['reason']}; `millrace nodes` shows the progress")
-    return cluster
 
 
 class _Machines:
@@ -123,9 +132,9 @@ class _Machines:
     def __exit__(self, *_: object) -> None:
         self._progress.stop()
 
-    def show(self, cluster: dict[str, Any]) -> None:
-        self._say("", f"{cluster['status']}: {cluster['reason']}")
-        for node in cluster["nodes"]:
+    def show(self, state: dict[str, Any], nodes: list[dict[str, Any]]) -> None:
+        self._say("", f"{state['status']}: {state['reason']}")
+        for node in nodes:
             self._say(node["node_id"], f"  {node['node']}: {_doing(node)}")
 
     def _say(self, of: str, text: str) -> None:

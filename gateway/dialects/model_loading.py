@@ -7,6 +7,7 @@ from typing import Any, Literal
 import msgspec
 
 from runtime.errors import RequestInvalid
+from runtime.times import as_seconds
 
 LoadAction = Literal["load", "unload"]
 
@@ -25,6 +26,11 @@ class Upkeep:
     body: bytes
     nothing: dict[str, Any]
     keep_alive: float | str | None = None
+
+
+def keep_alive_s(keep_alive: float | str | None) -> float | None:
+    """Return `keep_alive` in seconds; negative for ever. None if it is missing, or no duration."""
+    return as_seconds(keep_alive) if isinstance(keep_alive, str) else keep_alive
 
 
 class UpkeepAsked(RequestInvalid):

@@ -4,11 +4,13 @@ import asyncio
 import base64
 from array import array
 from collections.abc import AsyncGenerator
+from typing import Any
 
 import msgspec
 
 from cluster.control.embedding_manager import EmbeddingManager
 from cluster.control.readiness import Status
+from cluster.control.supervisor import Supervisor
 from cluster.embedding import Embeddings, EmbedRequest
 from cluster.errors import ClusterBusy, ClusterUnavailable, ProcessLost
 from gateway.dialects.openai import EmbeddingRequest, Kind
@@ -16,7 +18,16 @@ from gateway.errors import LaneBusy
 from gateway.lanes.base import Answer, Call, GeneratorBody, Meter, Offer, State, begun
 from runtime.errors import LaneFailed
 
-STATES: dict[Status, State] = {"ready": "ready", "planning": "starting", "waiting": "starting"}
+# An unloaded model is loaded when it is asked for, as a pool backend loads one.
+STATES: dict[Status, State] = {
+    "ready": "ready",
+    "unloaded": "ready",
+    "planning": "starting",
+    "waiting": "starting",
+    "draining": "starting",
+}
+# The assumed time to load a model if none was loaded before, in seconds.
+_LOAD_S = 10.0
 
 _KINDS: frozenset[Kind] = frozenset(("embedding",))
 # Writing a vector as text takes a fraction of a millisecond. Yield to other tasks after this number of vectors.
@@ -30,8 +41,24 @@ def embedding_offers(manager: EmbeddingManager, model: str, backend: str) -> lis
         return []
     status, reason = manager.readiness.status
     state = STATES.get(status, "down")
-    note = "" if state == "ready" else reason
-    return [Offer("cluster", backend, model, state=state, note=note, features=frozenset(), kinds=_KINDS)]
+    return [
+        Offer(
+            lane="cluster",
+            backend=backend,
+            model=model,
+            state=state,
+            note="" if status == "ready" else reason,
+            features=frozenset(),
+            kinds=_KINDS,
+            is_resident=status != "unloaded",
+            load_s=loading_s(manager),
+        )
+    ]
+
+
+def loading_s(supervisor: Supervisor[Any]) -> float:
+    """Return the seconds that loading is expected to take; 0 if the model is loaded."""
+    return 0.0 if supervisor.readiness.status[0] == "ready" else supervisor.load_s or _LOAD_S
 
 
 async def open_embeddings(

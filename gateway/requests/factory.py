@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from cluster.controller import Controller
 from gateway.billing.bookkeeper import Bookkeeper
 from gateway.billing.ledger_service import LedgerService
 from gateway.cache.answers import AnswerCache
@@ -49,6 +50,7 @@ def build_request_paths(
     answers: AnswerCache,
     audit: AuditLog,
     bookkeeper: Bookkeeper,
+    controller: Controller,
     health: LaneHealth,
     jobs: PreemptibleJobs,
     lanes: Lanes,
@@ -73,5 +75,7 @@ def build_request_paths(
     return RequestPaths(
         RequestPath(entry, slots, opener, targets, funds, sender, settler),
         PreemptibleRequests(jobs, router, opener, settler, metrics),
-        ModelLoading(admission, jobs, limits, router, slots, attempts, audit, pool, first_byte_s),
+        ModelLoading(
+            admission, jobs, limits, router, slots, attempts, audit, lanes, pool, controller, first_byte_s
+        ),
     )

@@ -3,13 +3,16 @@
 import asyncio
 from dataclasses import dataclass, replace
 
+from cluster.controller import Controller
 from gateway.dialects.model_loading import Upkeep
 from gateway.dialects.openai import read_request
 from gateway.identity.audit import Actor, AuditLog
 from gateway.identity.caller import HOME, Caller
-from gateway.lanes.base import Call, Offer
+from gateway.lanes.base import Call, Lanes, Offer
+from gateway.lanes.cluster import residence
 from gateway.lanes.pool.members import Pool
 from gateway.lanes.pool.residence import can_be_told, reside
+from gateway.lanes.preemptible.admission import OWN
 from gateway.lanes.preemptible.jobs import PreemptibleJobs
 from gateway.limits.admission import Admission
 from gateway.limits.limits import Limits
@@ -36,7 +39,9 @@ class ModelLoading:
     slots: QueueSlots
     attempts: Attempts
     audit: AuditLog
+    lanes: Lanes
     pool: Pool
+    controller: Controller
     first_byte_s: float
 
     async def look_after(self, caller: Caller, request_id: str, upkeep: Upkeep, address: str = "") -> None:
@@ -63,14 +68,14 @@ class ModelLoading:
     async def _carry_out(self, caller: Caller, request_id: str, upkeep: Upkeep, address: str) -> None:
         call = Call(request_id, "chat", read_request("chat", upkeep.body), upkeep.body, caller.user_id)
         decision = self.router.explain(caller, call)
-        having = _having(self.pool, caller, call)
+        having = _having(self.lanes, self.pool, caller, call)
         if not (decision.candidates or (having and upkeep.action == "unload")):
             raise no_backend_error(call, decision, self.slots.first_pause(decision))
         is_admin = caller.role == "admin" and caller.organization_id == HOME
         if upkeep.action == "unload":
             if is_admin and having:
                 await self._put_away(having, upkeep, Actor(f"user:{caller.user_id}", address))
-        elif (best := decision.candidates[0].offer).lane == "pool":
+        elif (best := decision.candidates[0].offer).lane in OWN:
             await self._tell(best, upkeep if is_admin else replace(upkeep, keep_alive=None))
 
     async def _put_away(self, offers: list[Offer], upkeep: Upkeep, by: Actor) -> None:
@@ -88,14 +93,19 @@ class ModelLoading:
 
     async def _tell(self, offer: Offer, upkeep: Upkeep) -> None:
         try:
-            await reside(self.pool, offer, upkeep, _LOADING_TIMES * self.first_byte_s)
+            timeout_s = _LOADING_TIMES * self.first_byte_s
+            if offer.lane == "cluster":
+                await residence.reside(self.controller, offer, upkeep, timeout_s)
+            else:
+                await reside(self.pool, offer, upkeep, timeout_s)
         except LaneFailed as error:
             self.attempts.note_error(offer, error)
             raise
 
 
-def _having(pool: Pool, caller: Caller, call: Call) -> list[Offer]:
+def _having(lanes: Lanes, pool: Pool, caller: Caller, call: Call) -> list[Offer]:
     """Return every backend that can load or unload this model for the caller, including drained ones."""
     offers = [offer for offer in pool.offers(call.request.model) if can_be_told(pool, offer)]
+    offers += lanes["cluster"].offers(call.request.model)
     passed, rejections = sift(need_of(call, caller, 0), caller, offers)
     return passed + [rejected.offer for rejected in rejections if rejected.objection.check == "draining"]

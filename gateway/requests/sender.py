@@ -9,7 +9,7 @@ from accounting.ledger.postings import Outcome
 from cluster.errors import GenerationError
 from gateway.billing.finished_request import Ending
 from gateway.billing.recount import Recounter
-from gateway.errors import to_api_error
+from gateway.errors import FeatureUnsupported, LaneBusy, to_api_error
 from gateway.lanes.base import Answer
 from gateway.lanes.body import Body
 from gateway.lanes.token_bounds import choices_of
@@ -60,11 +60,15 @@ class Sender:
             client.finish()
         except PaidUp as end:
             outcome, problem = await cut_short(self.recounter, context, answer, client, end)
-        except (LaneFailed, GenerationError) as error:
+        except (LaneFailed, GenerationError, FeatureUnsupported) as error:
             # The status is already sent, so a stream ends with an error event and without [DONE].
             outcome, problem = "failed", str(error)
             log.warning("answer interrupted", request_id=call.id, reason=problem)
-            self.targets.attempts.note_error(context.offer, error)
+            if not isinstance(error, FeatureUnsupported):
+                self.targets.attempts.note_error(context.offer, error)
+            if isinstance(error, LaneBusy | FeatureUnsupported) and context.dispatch:
+                # The model was still being loaded, and nothing of the answer was sent: the backend is healthy.
+                context.dispatch.left()
             client.break_off(to_api_error(error))
         finally:
             try:

@@ -20,13 +20,18 @@ ModelName = Annotated[str, Field(min_length=1, max_length=256), AfterValidator(_
 
 
 class ClusterModel(Section):
-    """A model beside the first one. The machines' memory is divided between all."""
+    """A model beside the first one. They share the machines' memory, or take turns in it."""
 
     name: ModelName = Field(description="Name by which callers ask for the model.")
     model: str = Field(min_length=1, description="A local folder or a Hugging Face ID.")
     kind: Literal["chat", "embedding"] = Field("chat", description="Whether it answers prompts or embeds texts.")
     precision: Precision | None = Field(None, description="Pinned precision; by default the highest that fits.")
     context_tokens: int | None = Field(None, ge=64, description="Maximum length of prompt and answer, in tokens.")
+    priority: int = Field(50, ge=0, le=1000, description="Models of a lower priority are unloaded first.")
+    idle_s: float | None = Field(
+        None, gt=0, description="Seconds without an answer until it is unloaded; by default when memory is needed."
+    )
+    pinned: bool = Field(False, description="Never unload it for other models.")
 
 
 class ClusterSettings(Section):
@@ -44,7 +49,7 @@ class ClusterSettings(Section):
     models: tuple[ClusterModel, ...] = Field(
         (),
         max_length=32,
-        description="Further models, by priority; each stays whole on one machine if it fits on one.",
+        description="Further models; each stays whole on one machine if it fits on one.",
         examples=['[{"name": "coder", "model": "Qwen/Qwen2.5-Coder-7B-Instruct", "precision": "int8"}]'],
     )
     precision: Precision | None = Field(
@@ -81,6 +86,9 @@ class ClusterSettings(Section):
     )
     owner_layers: int = Field(
         1, ge=1, le=1024, description="Number of first and last layers that stay with the owners."
+    )
+    residence_s: float = Field(
+        20.0, ge=0, le=3600, description="Seconds for which a loaded model keeps its memory while others wait."
     )
     discovery: bool = Field(
         True, description="Announce the nodes' port by mDNS if others can reach it; use mDNS when joining."

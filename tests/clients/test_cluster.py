@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -58,3 +59,26 @@ def test_every_api_gets_the_same_answer(gateway: Gateway) -> None:
         parts = own.chat(MODEL, [USER], stream=True, options={"temperature": 0, "num_predict": 12})
         assert "".join(part.message.content or "" for part in parts) == said
         assert own.show(MODEL).capabilities
+
+
+def test_ollamas_client_unloads_loads_lists_and_deletes_models(gateway: Gateway) -> None:
+    gateway.cli("run", str(DEMO_MODEL), "--name", "coder", "--idle", "1h", "--precision", "fp32")
+    key = gateway.cli("key", "create", "boss", "--admin").split()[-1]
+    with ollama.Client(gateway.root, headers={"Authorization": f"Bearer {key}"}, trust_env=False) as own:
+        loaded = {model.model: model.expires_at for model in own.ps().models}
+        assert loaded.keys() == {MODEL, "coder"}
+        left = loaded["coder"] - datetime.now(UTC)
+        assert (3000 < left.total_seconds() <= 3600, loaded[MODEL].year) == (True, 9999)
+        own.generate("coder", keep_alive=0)
+        assert [model.model for model in own.ps().models] == [MODEL]
+        assert {model.model for model in own.list().models} == {MODEL, "coder"}
+        assert own.generate("coder").done_reason == "load"
+        assert {model.model for model in own.ps().models} == {MODEL, "coder"}
+        own.delete("coder")
+        assert [model.model for model in own.list().models] == [MODEL]
+        with pytest.raises(ollama.ResponseError, match=r"cluster\.model") as refused:
+            own.delete(MODEL)
+        assert refused.value.status_code == 409
+        with pytest.raises(ollama.ResponseError, match="not found") as refused:
+            own.delete("coder")
+        assert refused.value.status_code == 404

@@ -14,7 +14,8 @@ import torch
 
 from cluster.chat_model import ChatModel
 from cluster.control.next_plan import Planning
-from cluster.controller import Controller, FurtherModel
+from cluster.control.specs import DeploymentSpec
+from cluster.controller import Controller
 from cluster.embedding import EmbedRequest
 from cluster.errors import ClusterUnavailable, ModelDoesNotFit
 from cluster.generation import GenerateRequest, Limits, TokenEvent, TokenPrompt
@@ -33,12 +34,12 @@ TOKENS_MAX = 24
 _ids = itertools.count(1)
 
 
-def save_chat(folder: Path, context_tokens: int = 256) -> None:
+def save_chat(folder: Path, context_tokens: int = 256, seed: int = 5) -> None:
     """A tiny chat model with random weights, and a tokenizer of words."""
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
-    torch.manual_seed(5)
+    torch.manual_seed(seed)
     shape = {"hidden_size": 64, "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2}
     config = Qwen3Config(
         vocab_size=VOCABULARY, intermediate_size=96, head_dim=16, max_position_embeddings=context_tokens,
@@ -67,7 +68,7 @@ def reference(folder: Path) -> list[int]:
     return tokens[len(PROMPT) :]
 
 
-async def answer(chat: ChatModel) -> list[int]:
+async def answer(chat: ChatModel, patience_s: float | None = None) -> list[int]:
     request = GenerateRequest(
         id=f"many-{next(_ids)}",
         prompt=TokenPrompt(PROMPT),
@@ -76,14 +77,14 @@ async def answer(chat: ChatModel) -> list[int]:
     )
     return [
         token.token_id
-        async for event in chat.generate(request)
+        async for event in chat.generate(request, patience_s)
         if isinstance(event, TokenEvent)
         for token in event.tokens
     ]
 
 
 @asynccontextmanager
-async def many(folder: Path, nodes: int, *further: FurtherModel, without: str = "") -> AsyncIterator[Cluster]:
+async def many(folder: Path, nodes: int, *further: DeploymentSpec, without: str = "") -> AsyncIterator[Cluster]:
     """The demo model over all nodes, and further models. The one `without` files is still being read."""
     controller = Controller(folder / "cluster", precision="fp32", slots=4, expected_nodes=nodes, further=further)
     port = await controller.start("127.0.0.1", 0)
@@ -107,8 +108,8 @@ async def test_models_share_machines_and_answer_as_their_references_while_one_is
     wanted = expected(encoder, "mean_tokens", TOKENS, normalize=True)
     demo, words = reference(DEMO_MODEL), reference(tmp_path / "words")
     further = (
-        FurtherModel("words", str(tmp_path / "words"), precision="fp32"),
-        FurtherModel("vectors", str(tmp_path / "encoder"), "embedding"),
+        DeploymentSpec("words", str(tmp_path / "words"), precision="fp32"),
+        DeploymentSpec("vectors", str(tmp_path / "encoder"), "embedding"),
     )
     async with many(tmp_path, 3, *further) as cluster:
         controller = cluster.controller
@@ -152,7 +153,7 @@ async def test_a_model_that_does_not_fit_does_not_disturb_the_others(
 ) -> None:
     """Activations and cache of its context need far more memory than any machine has."""
     save_chat(tmp_path / "words", context_tokens=2**26)
-    large = FurtherModel("large", str(tmp_path / "words"), context_tokens=2**26)
+    large = DeploymentSpec("large", str(tmp_path / "words"), context_tokens=2**26)
     async with many(tmp_path, 2, large) as cluster:
         controller = cluster.controller
         await controller.chat.readiness.wait(PATIENCE_S)
@@ -195,7 +196,7 @@ async def test_a_pull_that_hangs_does_not_hold_back_the_first_model(
         return await exceeds(self, *given)
 
     monkeypatch.setattr(Planning, "exceeds_share", check)
-    async with many(tmp_path, 1, FurtherModel("words", words), without="words") as cluster:
+    async with many(tmp_path, 1, DeploymentSpec("words", words), without="words") as cluster:
         try:
             [second] = cluster.controller.chats[1:]
             await cluster.controller.chat.wait_ready(PATIENCE_S)

@@ -296,7 +296,7 @@ async def test_a_lying_embedder_is_lost(tmp_path: Path, changes: dict[str, Any],
 
     door = ChannelServer("embedder", node, serve)
     address = wire.Address(node_id(node), "127.0.0.1", await door.open("127.0.0.1", 0))
-    client = await ModelClient.open(address, gateway, "embedder")
+    client = await ModelClient.open(address, gateway, "embeddings", "embedder")
     request = EmbedRequest(id="1", token_ids=[[1, 2, 3], [4, 5, 6, 7]], dimensions=4)
     try:
         assert (await client.embed(request)).token_counts == [3, 4]
@@ -317,7 +317,7 @@ async def test_a_cancelled_close_leaves_no_socket(tmp_path: Path) -> None:
 
     door = ChannelServer("embedder", node, serve)
     address = wire.Address(node_id(node), "127.0.0.1", await door.open("127.0.0.1", 0))
-    client = await ModelClient.open(address, gateway, "embedder")
+    client = await ModelClient.open(address, gateway, "embeddings", "embedder")
     try:
         closing = asyncio.create_task(client.close())
         await asyncio.sleep(0)

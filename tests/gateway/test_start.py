@@ -12,7 +12,8 @@ from alembic.script import ScriptDirectory
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message
 
-from cluster.controller import Controller, FurtherModel
+from cluster.control.specs import DeploymentSpec
+from cluster.controller import Controller
 from cluster.nodes.local_nodes import LocalNodes
 from cluster.trust.addresses import Target
 from gateway.database import revisions
@@ -154,7 +155,7 @@ async def test_a_further_model_without_files_does_not_stop_the_gateway(tmp_path:
     empty.mkdir()
     cluster: Any = {"models": [{"name": "gone", "model": str(empty)}]}
     settings = Settings(data_dir=tmp_path, cluster=cluster)
-    controller = Controller(tmp_path / "cluster", further=[FurtherModel("gone", str(empty))])
+    controller = Controller(tmp_path / "cluster", further=[DeploymentSpec("gone", str(empty))])
     nobody: Any = None
     running = Running("", "", Target("127.0.0.1", 1), settings, nobody, controller)
     nodes = LocalNodes(0, tmp_path / "nodes")

@@ -1,18 +1,14 @@
 """The shapes of Ollama's requests, checked as they are parsed. Unused fields are ignored."""
 
-import re
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
+from gateway.dialects.model_loading import keep_alive_s
 from gateway.dialects.openai import STOPS_MAX, TOOLS_MAX, Extras, ModelName, ProviderPreferences, StopString
 
 Image = Annotated[str, Meta(min_length=1)]
 Format = Literal["", "json"] | dict[str, Any]
-
-# Go's duration format: every number has its unit, so each text has one meaning.
-_DURATION = re.compile(r"[-+]?(?:0|(?:(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:h|m|s|ms|us|\u00b5s|\u03bcs|ns))+)")
-_MORE_THAN_NOTHING = re.compile(r"[1-9]")
 
 
 class Function(Struct, frozen=True):
@@ -74,15 +70,13 @@ class GenerationFields(CommonFields, frozen=True, kw_only=True):
 
     @property
     def is_last(self) -> bool:
-        """Whether `keep_alive` is zero, in seconds or as a Go duration: the model is then unloaded afterwards."""
-        if isinstance(self.keep_alive, str):
-            return self.is_time and not _MORE_THAN_NOTHING.search(self.keep_alive)
-        return self.keep_alive == 0
+        """Whether `keep_alive` is zero: the model is then unloaded afterwards."""
+        return keep_alive_s(self.keep_alive) == 0
 
     @property
     def is_time(self) -> bool:
         """Whether `keep_alive` is missing or has a form that Ollama accepts."""
-        return not isinstance(self.keep_alive, str) or _DURATION.fullmatch(self.keep_alive) is not None
+        return self.keep_alive is None or keep_alive_s(self.keep_alive) is not None
 
 
 class ChatBody(GenerationFields, frozen=True, kw_only=True):

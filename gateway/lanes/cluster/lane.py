@@ -14,9 +14,10 @@ from gateway.errors import FeatureUnsupported, LaneBusy
 from gateway.lanes.aliases import Aliases, names_with, offers_of
 from gateway.lanes.base import Answer, Call, GeneratorBody, Meter, Offer, begun
 from gateway.lanes.cluster.answers import AnswerWriter
+from gateway.lanes.cluster.comments import may_have_comments, with_comments
 from gateway.lanes.cluster.requests import echo_of, requests_of, tools_of
 from gateway.lanes.cluster.resumption import had_of, resume_of, tells_tokens
-from gateway.lanes.embeddings import STATES, embedding_offers, open_embeddings
+from gateway.lanes.embeddings import STATES, embedding_offers, loading_s, open_embeddings
 from gateway.lanes.features import HINTS, Feature
 from gateway.settings import LaneName
 
@@ -75,7 +76,7 @@ class ClusterLane:
                 backend="cluster" if chat is self._controller.chat else model,
                 model=model,
                 state=state,
-                note=chat.unconstrained if state == "ready" else reason,
+                note=chat.unconstrained if status == "ready" else reason,
                 features=_features(chat),
                 kinds=GENERATES,
                 context_tokens=chat.context_tokens,
@@ -83,11 +84,15 @@ class ClusterLane:
                 first_token_s=predicted.first_token_s if predicted else None,
                 token_s=predicted.token_s if predicted else None,
                 weights=_weights(chat),
+                is_resident=status != "unloaded",
+                load_s=loading_s(chat.manager),
             ),
         ]
 
     async def open(self, call: Call, offer: Offer, _wait_s: float = math.inf) -> Answer:
         """Return with the first text, or with all of it if the caller does not stream.
+
+        A stream whose model is being loaded for long begins with comments; then its errors follow in the body.
 
         Raises LaneBusy if the cluster has no room or no model, RequestInvalid for a resumption that does not fit,
         and GenerationError.
@@ -98,9 +103,16 @@ class ClusterLane:
                 named[0] if named else self._controller.embeddings, call, offer, self._patience_s
             )
         chat = self._controller.chat_of(offer.model_there) or self._controller.chat
+        meter = Meter(source="tokenizer")
+        opening = self._open(chat, call, offer, meter)
+        chunks = await (opening if chat.is_ready or not may_have_comments(call) else with_comments(opening))
+        content_type = "text/event-stream" if call.request.is_stream else "application/json"
+        return Answer(200, content_type, GeneratorBody(chunks), meter)
+
+    async def _open(self, chat: ChatModel, call: Call, offer: Offer, meter: Meter) -> AsyncGenerator[bytes]:
+        """Return a begun generator of the answer, with its first text. Raises as `open` does."""
         if chat.model is None:
             await self._wait_for_model(chat, call)
-        meter = Meter(source="tokenizer")
         body = self._body(chat, call, offer, meter)
         try:
             first = await anext(body)
@@ -110,8 +122,7 @@ class ClusterLane:
             if error.param != "resume":
                 raise
             raise RequestInvalid(f"millrace.resume: {error.message}", "millrace.resume") from None
-        content_type = "text/event-stream" if call.request.is_stream else "application/json"
-        return Answer(200, content_type, GeneratorBody(await begun(_resume(first, body))), meter)
+        return await begun(_resume(first, body))
 
     async def _wait_for_model(self, chat: ChatModel, call: Call) -> None:
         """Wait until the model's features and format are known. Raises LaneBusy, FeatureUnsupported."""

@@ -1,6 +1,7 @@
 """The Models pages: what runs where for whom, servers in and out, memory, and whether a model fits."""
 
 import asyncio
+import html
 import re
 import threading
 from collections.abc import AsyncIterator
@@ -11,11 +12,13 @@ import pytest
 from cluster.chat_model import ChatModel
 from cluster.trust.addresses import Target
 from gateway.app import create_app, open_services
+from gateway.console.pages.models.state import FailedRuns
 from gateway.identity.audit import Filter
 from gateway.settings import CloudModel, CloudSettings, Settings
 from tests.cluster.test_joining import until
 from tests.clusters import DEMO_MODEL, PATIENCE_S
 from tests.console.browsing import Visit, visiting
+from tests.console.test_live import watching
 from tests.databases import prepared
 from tests.fakes import pool_servers as servers
 from tests.gateway.api.conftest import Served
@@ -93,13 +96,13 @@ async def test_members_see_what_their_keys_may_name_and_nothing_of_servers(serve
         assert MODEL not in shown.text
         assert server.base_url not in shown.text
         assert (await ann.get(f"{MODELS}/of", model=MODEL)).status_code == 404
-        for path in ("fit", "servers", "servers/scan", "servers/desk/drain", "memory", "cluster"):
+        for path in ("fit", "servers", "servers/scan", "servers/desk/drain", "memory", "run", "cluster/stop"):
             asked = ann.get if path == "fit" else ann.post
             assert (await asked(f"{MODELS}/{path}")).status_code == 403, path
         await owner.post(f"{MODELS}/servers/desk/remove")
 
 
-async def test_advice_and_then_the_model_is_loaded(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_advice_and_then_the_model_is_run(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     controller = served.services.controller
     begun, may_read, read = threading.Event(), threading.Event(), ChatModel._read_model
 
@@ -109,34 +112,104 @@ async def test_advice_and_then_the_model_is_loaded(served: Served, monkeypatch: 
         return read(*args)
 
     monkeypatch.setattr(ChatModel, "_read_model", read_later)
+    monkeypatch.setattr("gateway.console.pages.models.cluster._PATIENCE_S", 0.1)
     async with visiting(served) as owner:
         assert "Check hardware fit" in (await owner.get(f"{MODELS}/fit")).text
         unknown = await owner.get(f"{MODELS}/fit", model="nowhere", context_tokens="12")
         assert (unknown.status_code, unknown.text.count('aria-invalid="true"')) == (400, 1)
         unknown = await owner.get(f"{MODELS}/fit", model="nowhere")
         assert (unknown.status_code, "neither a folder" in unknown.text) == (400, True)
-        advised = await owner.get(f"{MODELS}/fit", model=str(DEMO_MODEL))
+        advised = await owner.get(f"{MODELS}/fit", model=str(DEMO_MODEL), context_tokens="128")
         assert "the cluster has no machine" in advised.text
-        assert f'action="{MODELS}/cluster"' in (await owner.get(MODELS)).text
-        refused = await owner.post(f"{MODELS}/cluster")
-        assert (refused.status_code, "Enter a value." in refused.text) == (400, True)
-        await owner.post(f"{MODELS}/cluster", model=str(DEMO_MODEL))
+        assert "No model on your machines" in (await owner.get(MODELS)).text
+        filled = (await owner.get(f"{MODELS}/run", model="acme/coder", context_tokens="128")).text
+        assert ('value="acme/coder"' in filled, 'value="128"' in filled) == (True, True)
+        done = await owner.post(
+            f"{MODELS}/run", model=str(DEMO_MODEL), name="org/coder", idle_min="2.5", priority="70", pin="true"
+        )
+        assert done.headers["location"] == f"{MODELS}#cluster-models"
         assert await asyncio.to_thread(begun.wait, PATIENCE_S)
-        # A model is being read: no page offers what would be refused.
-        busy = [await owner.get(f"{MODELS}/fit", model=str(DEMO_MODEL)), await owner.get(MODELS)]
-        assert [f'action="{MODELS}/cluster"' in each.text for each in busy] == [False, False]
-        second = await owner.post(f"{MODELS}/cluster", model=str(DEMO_MODEL))
-        assert (second.status_code, "is loading now" in second.text) == (409, True)
+        assert "reading" in (await owner.get(MODELS)).text
+        again = await owner.post(f"{MODELS}/run", model=str(DEMO_MODEL), name="org/coder", idle_min="2.5")
+        assert (again.status_code, re.findall(r'name="(\w+)"[^>]*aria-invalid', again.text)) == (400, ["name"])
+        assert ('value="2.5"' in again.text, "already has a model" in again.text) == (True, True)
         may_read.set()
-        await until(lambda: controller.chat.model is not None)
-        shown = await owner.get(MODELS)
-        assert controller.chat.model
-        assert controller.chat.model.manifest.digest in shown.text
-        assert "Load model" not in shown.text
-        assert (await owner.post(f"{MODELS}/servers/scan", hosts="127.0.0.1", ports="70000")).status_code == 400
-        again = await owner.post(f"{MODELS}/cluster", model=str(DEMO_MODEL))
-        assert (again.status_code, "The cluster serves" in again.text) == (409, True)
-    assert audited(served, "cluster.model") == [f"model:{DEMO_MODEL}"]
+        await until(lambda: controller.models[-1].model is not None or controller.chats[-1].model is not None)
+        shown = (await owner.get(MODELS)).text
+        for part in ("org/coder", DEMO_MODEL.name, "pinned", "2.5 min", ">70<"):
+            assert part in shown, part
+        model = controller.chats[-1].model
+        assert model
+        assert model.manifest.digest in (await owner.get(f"{MODELS}/of", model="org/coder")).text
+    assert audited(served, "cluster.model.run") == ["model:org/coder"]
+
+
+async def test_a_model_is_stopped_loaded_and_removed(served: Served) -> None:
+    async with visiting(served) as owner:
+        await owner.post(f"{MODELS}/run", model=str(DEMO_MODEL), name="writer")
+        await until(
+            lambda: any(state.model == "writer" for state in served.services.controller.topology().deployments)
+        )
+        bad = await owner.post(f"{MODELS}/run", model="nowhere at all", idle_min="soon")
+        assert (bad.status_code, re.findall(r'name="(\w+)"[^>]*aria-invalid', bad.text)) == (400, ["idle_min"])
+        assert ('value="soon"' in bad.text, 'value="nowhere at all"' in bad.text) == (True, True)
+        bad = await owner.post(f"{MODELS}/run", model="nowhere at all")
+        assert (bad.status_code, re.findall(r'name="(\w+)"[^>]*aria-invalid', bad.text)) == (400, ["model"])
+        async with watching(served, owner, path=f"{MODELS}/live") as stream:
+            await stream.until("models/run?replace=writer")
+        assert '<option value="writer" selected' in (await owner.get(f"{MODELS}/run", replace="writer")).text
+        bad = await owner.post(f"{MODELS}/run", model=str(DEMO_MODEL), replace="none")
+        assert (bad.status_code, re.findall(r'name="(\w+)"[^>]*aria-invalid', bad.text)) == (400, ["replace"])
+        for what in ("stop", "load", "remove"):
+            assert (await owner.post(f"{MODELS}/cluster/{what}", model="writer")).status_code == 303
+        assert "writer was removed" in (await owner.get(MODELS)).text
+        assert "writer" not in (await owner.get(MODELS)).text
+        for what in ("stop", "load", "remove"):
+            assert (await owner.post(f"{MODELS}/cluster/{what}", model="writer")).status_code == 404
+        assert (await owner.post(f"{MODELS}/cluster/melt", model="writer")).status_code == 404
+    for action in ("run", "stop", "load", "remove"):
+        assert "model:writer" in audited(served, f"cluster.model.{action}")
+
+
+async def test_a_run_that_fails_after_its_form_was_answered_is_shown_until_it_is_run_again(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_read, read = threading.Event(), ChatModel._read_model
+
+    def read_later(*args: Any) -> Any:
+        assert may_read.wait(PATIENCE_S)
+        return read(*args)
+
+    monkeypatch.setattr(ChatModel, "_read_model", read_later)
+    monkeypatch.setattr("gateway.console.pages.models.cluster._PATIENCE_S", 0.1)
+    async with visiting(served) as owner:
+        done = await owner.post(f"{MODELS}/run", model="nowhere at all", name="lost")
+        assert done.headers["location"] == f"{MODELS}#cluster-models"
+        may_read.set()
+        async with watching(served, owner, path=f"{MODELS}/live") as stream:
+            await stream.until("Model not run: lost")
+        assert "neither a folder" in (await owner.get(MODELS)).text
+        monkeypatch.setattr("gateway.console.pages.models.cluster._PATIENCE_S", PATIENCE_S)
+        await owner.post(
+            f"{MODELS}/run", model=str(DEMO_MODEL), name="lost", kind="chat", idle_min="90", pin="true"
+        )
+        shown = (await owner.get(MODELS)).text
+        assert "Model not run" not in shown
+        again = html.unescape(re.findall(r'href="(/console/models/run\?replace=lost[^"]*)"', shown)[0])
+        form = (await owner.get(again)).text
+        assert re.search(r'name="pin"[^>]* checked', form)
+        assert 'value="90.0"' in form
+        await owner.post(f"{MODELS}/cluster/remove", model="lost")
+
+
+def test_failed_runs_are_bounded_and_end() -> None:
+    now_s = [0.0]
+    failed = FailedRuns(lambda: now_s[0])
+    for number in range(25):
+        failed.add(f"model-{number}", "gone")
+    assert [name for name, _ in failed.newest()] == [f"model-{number}" for number in range(24, 4, -1)]
+    now_s[0] = 3600.0
+    assert failed.newest() == []
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,7 @@
 """What has a route, a form and a command: all three do and refuse the same."""
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from urllib.parse import quote, urlencode
 
@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from tests.examples import examples
 from tests.gateway.admin.ways import (
+    MODEL,
     Fields,
     Operation,
     Strategy,
@@ -336,7 +337,27 @@ def _change_of_server(name: str, what: str, query: str = "") -> Operation:
     )
 
 
+def _change_of_model(
+    what: str, request: Callable[[str], tuple[str, str, Fields | None]], *option: str
+) -> Operation:
+    """A button of a cluster model. The operation that runs one has no command here: that waits for machines."""
+    return Operation(
+        f"{what} a model of the cluster",
+        fields_of({"model": st.just(MODEL)}, {"model": st.sampled_from(("none", "a b"))}),
+        lambda f: request(f["model"]),
+        lambda f: (f"/console/models/cluster/{what}", f),
+        lambda f: ["stop", *option, "--", f["model"]],
+        answers_differ=True,
+    )
+
+
 OPERATIONS += (
+    _change_of_model("stop", lambda model: ("POST", "/admin/cluster/models/stop", {"model": model})),
+    _change_of_model(
+        "remove",
+        lambda model: ("DELETE", f"/admin/cluster/models?model={quote(model, safe='')}", None),
+        "--remove",
+    ),
     Operation(
         "set an alias",
         fields_of(

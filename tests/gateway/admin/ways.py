@@ -25,6 +25,7 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
+from cluster.control.specs import DeploymentSpec
 from cluster.trust.addresses import Target
 from gateway.app import create_app, open_services
 from gateway.cli.main import app
@@ -34,6 +35,7 @@ from gateway.identity.audit import Filter
 from gateway.lanes.pool.lane import PoolLane
 from gateway.settings import CloudModel, CloudSettings, Settings
 from runtime.data_folder import DataFolder
+from tests.clusters import DEMO_MODEL
 from tests.console.browsing import Visit
 from tests.databases import prepared
 from tests.gateway.api.conftest import ROOT, Served
@@ -41,6 +43,7 @@ from tests.gateway.api.conftest import ROOT, Served
 Fields = dict[str, Any]
 Strategy = st.SearchStrategy[Any]
 
+MODEL = "org/coder"
 _ANY = None
 """A reason in words of the way's own, such as Typer's for a wrong choice; the field must be the same."""
 FAST = CloudModel(model="openai/m", prompt_usd_per_mtok="1.00", completion_usd_per_mtok="2.00")
@@ -191,10 +194,13 @@ class Ways:
     example: int = 0
 
     def begin(self) -> None:
-        """Begin an example, which has names and keys of its own."""
+        """Begin an example, which has names and keys of its own. Each cluster has the model MODEL."""
         self.example += 1
         for way in (self.route, self.form, self.command):
             way.keys.clear()
+            controller = way.served.services.controller
+            if all(state.model != MODEL for state in controller.topology().deployments):
+                way.portal.call(controller.run_model, DeploymentSpec(MODEL, str(DEMO_MODEL)))
 
     def end(self) -> None:
         """Remove the servers: probes use `random`, which hypothesis refuses while it draws the next example."""

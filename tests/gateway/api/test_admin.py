@@ -24,7 +24,9 @@ PATHS = (
     ("POST", "/admin/tokens"),
     ("POST", "/admin/links/measure"),
     ("GET", "/admin/cluster/events"),
-    ("POST", "/admin/cluster/model"),
+    ("GET", "/admin/cluster/models"),
+    ("POST", "/admin/cluster/models"),
+    ("POST", "/admin/cluster/models/stop"),
     ("POST", "/admin/advise"),
 )
 

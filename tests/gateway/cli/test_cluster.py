@@ -1,6 +1,7 @@
-"""Commands beside a gateway with a machine: a model is run on it, planned, advised on; the doctor sees it."""
+"""Commands beside a gateway with a machine: models run on it, are planned, advised on; the doctor sees it."""
 
 import json
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,25 +19,62 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
-    """One without a model, until `millrace run` has given it one."""
     folder = tmp_path_factory.mktemp("cluster")
-    with running_gateway(folder, model=None, settings={"CLUSTER__NODES": "1"}, is_new=True) as gateway:
+    with running_gateway(folder, nodes=1, is_new=True) as gateway:
         loaded = data(millrace(gateway.folder, "run", str(DEMO_MODEL), "--json"))
         assert (loaded["lane"], loaded["status"]) == ("cluster", "ready")
         yield gateway
 
 
-def test_the_model_that_runs_is_shown_kept_and_not_replaced(gateway: Gateway) -> None:
+def test_a_gateway_without_a_model_gets_its_first_one_and_its_files_are_in_use(tmp_path: Path) -> None:
+    with running_gateway(tmp_path, model=None, settings={"CLUSTER__NODES": "1"}) as gateway:
+        assert data(millrace(gateway.folder, "ps", "--json")) == []
+        assert data(millrace(gateway.folder, "run", str(DEMO_MODEL), "--json"))["status"] == "ready"
+        said = millrace(gateway.folder, "chat", "--max-tokens", "4", "--json", said="Once\n")
+        assert (json.loads(said.stdout)["lane"], json.loads(said.stdout)["model"]) == ("cluster", NAME)
+        refused = millrace(gateway.folder, "rm", NAME)
+        assert (refused.exit_code, f"`millrace stop --remove {NAME}`" in refused.stderr) == (output.REFUSED, True)
+
+
+def test_models_are_run_beside_each_other_stopped_loaded_and_removed(gateway: Gateway) -> None:
     row, *_ = data(millrace(gateway.folder, "ps", "--json"))
-    assert (row["model"], row["state"], row["where"]) == (NAME, "ready", "cluster: node-1")
+    assert (row["model"], row["state"], row["where"], row["running"]) == (NAME, "ready", "cluster: node-1", 0)
     assert data(millrace(gateway.folder, "run", str(DEMO_MODEL), "--json"))["model"] == NAME
-    for words, said in (
-        (("run", "acme/other"), "millrace up --model"),
-        (("stop", NAME), "until the gateway stops"),
+    words = ("run", str(DEMO_MODEL), "--name", "org/coder", "--idle", "1h30m", "--priority", "70", "--json")
+    ran = data(millrace(gateway.folder, *words))
+    assert (ran["model"], ran["status"]) == ("org/coder", "ready")
+    rows = {row["model"]: row for row in data(millrace(gateway.folder, "ps", "--json"))}
+    assert rows.keys() == {NAME, "org/coder"}
+    assert 5000 < rows["org/coder"]["idle_left_s"] <= 5400
+    assert re.search(r"ready .* in 1:\d\d:\d\d", millrace(gateway.folder, "ps").stdout)
+    said = millrace(gateway.folder, "chat", "org/coder", "--max-tokens", "4", "--json", said="Once\n")
+    assert (json.loads(said.stdout)["lane"], json.loads(said.stdout)["model"]) == ("cluster", "org/coder")
+    used = millrace(gateway.folder, *words)
+    assert (used.exit_code, used.stderr.startswith("error: --name: ")) == (output.REFUSED, True), used.stderr
+    assert data(millrace(gateway.folder, "stop", "org/coder", "--json"))["stopped_at"] == ["cluster"]
+    state = {row["model"]: row["state"] for row in data(millrace(gateway.folder, "ps", "--json"))}
+    assert state == {NAME: "ready", "org/coder": "unloaded"}
+    assert data(millrace(gateway.folder, "run", "org/coder", "--json"))["status"] == "ready"
+    replaced = ("run", str(DEMO_MODEL), "--replace", "org/coder", "--precision", "int8", "--json")
+    assert data(millrace(gateway.folder, *replaced))["model"] == "org/coder"
+    rows = {row["model"]: row for row in data(millrace(gateway.folder, "ps", "--json"))}
+    assert (rows["org/coder"]["precision"], rows["org/coder"]["idle_s"], len(rows)) == ("int8", None, 2)
+    assert data(millrace(gateway.folder, "stop", "org/coder", "--remove", "--json")) == {"removed": "org/coder"}
+    assert [row["model"] for row in data(millrace(gateway.folder, "ps", "--json"))] == [NAME]
+
+
+def test_what_commands_of_models_refuse(gateway: Gateway) -> None:
+    for words, code, said in (
+        (("stop", "nothing"), output.FAILED, "MODEL: model 'nothing' not found"),
+        (("stop", "nothing", "--remove"), output.FAILED, "MODEL: model 'nothing' not found"),
+        (("run", str(DEMO_MODEL), "--idle", "soon"), output.WRONG_USAGE, "--idle soon: must be a duration"),
+        (("run", str(DEMO_MODEL), "--name", "x", "--precision", "int2"), output.WRONG_USAGE, "--precision: "),
+        (("run", str(DEMO_MODEL), "--replace", "nothing"), output.FAILED, "--replace: model 'nothing' not found"),
+        (("rm", NAME), output.REFUSED, "the setting cluster.model names it"),
+        (("stop", NAME, "--remove"), output.REFUSED, "MODEL: the setting cluster.model names"),
     ):
         refused = millrace(gateway.folder, *words)
-        assert (refused.exit_code, said in refused.stderr) == (output.REFUSED, True), refused.stderr
-    assert millrace(gateway.folder, "stop", "nothing").exit_code == output.FAILED
+        assert (refused.exit_code, said in refused.stderr) == (code, True), refused.stderr
 
 
 def test_advice_and_plans_are_about_the_machines_that_are_here(gateway: Gateway, tmp_path: Path) -> None:

@@ -214,6 +214,7 @@ def with_lanes(services: Services, lanes: dict[LaneName, Lane]) -> Services:
         answers=services.answers,
         audit=services.directory.audit,
         bookkeeper=services.bookkeeper,
+        controller=services.controller,
         health=services.health,
         jobs=services.preemptible_jobs,
         lanes=lanes,

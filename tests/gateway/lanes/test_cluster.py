@@ -129,15 +129,19 @@ async def test_without_a_ring_the_last_word_says_which_local_nodes_are_missing(
 ) -> None:
     monkeypatch.setattr("cluster.chat_model.READY_PATIENCE_S", 0.1)
     controller = Controller(tmp_path)
-    lane = ClusterLane(controller, 8)
-    await controller.chat.load_model(str(DEMO_MODEL))
-    controller.absences.note("node-1", "ended (killed by signal 9); it restarts in 5 s")
-    (offer,) = lane.offers("model")
-    request = read_request("chat", json.dumps({"model": "model", "messages": ASKED}).encode())
-    with pytest.raises(
-        LaneBusy, match=r"no machine is in the cluster; node-1 ended \(killed by signal 9\)"
-    ) as left:
-        await lane.open(Call("c", "chat", request, b""), offer)
+    await controller.start("127.0.0.1", 0)
+    try:
+        lane = ClusterLane(controller, 8)
+        await controller.chat.load_model(str(DEMO_MODEL))
+        controller.absences.note("node-1", "ended (killed by signal 9); it restarts in 5 s")
+        (offer,) = lane.offers("model")
+        request = read_request("chat", json.dumps({"model": "model", "messages": ASKED}).encode())
+        with pytest.raises(
+            LaneBusy, match=r"no machine is in the cluster; node-1 ended \(killed by signal 9\)"
+        ) as left:
+            await lane.open(Call("c", "chat", request, b""), offer)
+    finally:
+        await controller.stop()
     told = to_api_error(left.value)
     assert (told.status, told.code) == (503, "cluster_unavailable")
 

@@ -21,6 +21,7 @@ pytestmark = pytest.mark.anyio
 async def test_it_waits_as_long_as_its_patience_is(tmp_path: Path) -> None:
     async with road(tmp_path, routing=RoutingSettings(queue_s=0.5)) as running:
         services = running.services
+        await services.controller.start("127.0.0.1", 0)
         await services.controller.chat.load_model(str(DEMO_MODEL))
         services.controller.absences.note("node-1", "ended (killed by signal 9); it is started again after 60 s")
         key = services.keys.create("own", ("cluster",))

@@ -9,9 +9,7 @@ import structlog
 from fastapi import APIRouter, Response
 from pydantic import BaseModel, BeforeValidator, Field, ValidationError
 
-from cluster.errors import ModelError
 from gateway.admin import model_terms, pool
-from gateway.admin.cluster_model import ModelLoader, NewModel
 from gateway.admin.model_terms import MODELS_MAX, Name, NewAlias, NewPrice
 from gateway.app_state import Afterwork, Lanes, PoolLane, RequestPaths
 from gateway.console.access import Operator, Visitor
@@ -24,7 +22,7 @@ from gateway.identity.caller import Caller
 from gateway.lanes.pool.members import Pool
 from gateway.requests.model_loading import ModelLoading
 from gateway.settings.pool import PoolBackend
-from runtime.errors import Conflict, NotFound, RequestInvalid, ServiceError
+from runtime.errors import NotFound, RequestInvalid, ServiceError
 from runtime.request_ids import new_request_id
 
 router = APIRouter(prefix=PATH)
@@ -135,24 +133,6 @@ async def _tell(
         log.warning("model not loaded or unloaded", model=wish.model, wanted=wish.wanted, reason=message)
     if not result.done():
         result.set_result(message)
-
-
-@router.post("/cluster")
-async def load_into_cluster(visitor: Operator, sources: Sources, afterwork: Afterwork) -> Response:
-    """Download, read and check the model in the background; the page shows the progress. Raises Conflict."""
-    form = await read_form(visitor, NewModel)
-    if form.value is None:
-        return models_page(visitor, sources, 400, load=form)
-    await sources.loader.allow(visitor.authority, form.value.model)
-    afterwork.begin(_read(sources.loader, form.value.model))
-    return go(visitor, PATH, f"Reading {form.value.model}. Planning starts as soon as it is done.")
-
-
-async def _read(loader: ModelLoader, reference: str) -> None:
-    try:
-        await loader.load(reference)
-    except (ModelError, Conflict) as error:  # the cluster's status shows it, too
-        log.warning("model not read", model=reference, reason=str(error))
 
 
 class Scan(BaseModel):

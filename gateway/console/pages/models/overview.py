@@ -6,13 +6,13 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request, Response
 
 from cluster.models.layer_cost import PRECISIONS
-from gateway.admin.cluster_model import ModelQuestion, advise
-from gateway.app_state import Controller, Lanes, ModelLoader, ModelTerms, PoolLane, Settings, bundle
+from gateway.admin.cluster_model import ModelQuestion, advise, list_models
+from gateway.app_state import Controller, Lanes, ModelTerms, PoolLane, Settings, bundle, held
 from gateway.console.access import Operator, Viewer, Visitor
 from gateway.console.figures.models import precision_of
 from gateway.console.forms import Form, check, submit
 from gateway.console.live import LivePage, Points, Region, live_response
-from gateway.console.pages.models.state import rows_of, terms_of
+from gateway.console.pages.models.state import FailedRuns, rows_of, terms_of
 from gateway.console.renderer import page, pages_of
 from gateway.lanes.pool.kinds.catalogue import KINDS_OF_BACKEND
 from runtime.errors import NotFound
@@ -22,6 +22,7 @@ PATH = "/console/models"
 router = APIRouter(prefix=PATH)
 
 Name = Annotated[str, Query(min_length=1, max_length=256)]
+KnownFailures = Annotated[FailedRuns, held("failed_runs")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +30,9 @@ class _Models:
     lanes: Lanes
     pool: PoolLane
     controller: Controller
-    loader: ModelLoader
+    settings: Settings
     terms: ModelTerms
+    failed_runs: KnownFailures
 
 
 Sources = Annotated[_Models, bundle(_Models)]
@@ -48,7 +50,9 @@ async def live(visitor: Viewer, sources: Sources) -> Response:
         parts = ("rows", "cluster", "servers") if visitor.is_operator else ("rows",)
         return [Region(f"models-{part}", f"models/{part}.html", values) for part in parts]
 
-    scope = "instance" if visitor.is_operator else visitor.caller.key_id or visitor.caller.user_id
+    scope = visitor.caller.key_id or visitor.caller.user_id
+    if visitor.is_operator:
+        scope = f"instance:{visitor.may_administer}"
     return await live_response(visitor, LivePage(f"models:{scope}", render, 2.0))
 
 
@@ -68,12 +72,13 @@ async def model_page(
     values: dict[str, Any] = {"row": row, "built": built, "precision_of": precision_of}
     if visitor.is_operator:
         values |= await terms_of(sources.terms, row)
+        values["chat"] = sources.controller.chat_of(row.name, *row.alias_of)
     return page("models/model.html", visitor, status, is_operator=visitor.is_operator, **(values | forms))
 
 
 def models_page(visitor: Visitor, sources: Sources, status: int = 200, **values: Any) -> Response:
-    """Show all models, with rejected forms if there are any: `add` for a server, `load` for the cluster."""
-    forms: dict[str, Any] = {"add": Form(), "load": Form(), "seen": None, "scan": Form()}
+    """Show all models, with a rejected form if there is one: `add` for a server, `scan`."""
+    forms: dict[str, Any] = {"add": Form(), "seen": None, "scan": Form()}
     kinds = [("auto", "Detect automatically"), *((kind, facts.title) for kind, facts in KINDS_OF_BACKEND.items())]
     return page(
         "models/page.html", visitor, status, **(_values(visitor, sources) | forms | {"kinds": kinds} | values)
@@ -85,9 +90,9 @@ def _values(visitor: Visitor, sources: Sources) -> dict[str, Any]:
     values: dict[str, Any] = {"rows": rows_of(visitor, sources.lanes, pool), "is_operator": visitor.is_operator}
     if visitor.is_operator:
         values |= {
-            "chat": sources.controller.chat,
-            "deployments": sources.controller.topology().deployments,
-            "may_load": not sources.loader.refusal,
+            "may_change": visitor.may_administer,
+            "cluster_models": list_models(sources.settings.cluster, sources.controller),
+            "failed_runs": sources.failed_runs.newest(),
             "backends": [backend.as_data() for backend in pool.backends()],
             "aliases": sources.terms.every_alias(),
         }
@@ -95,20 +100,16 @@ def _values(visitor: Visitor, sources: Sources) -> dict[str, Any]:
 
 
 @router.get("/fit")
-async def fit(request: Request, visitor: Operator, settings: Settings, sources: Sources) -> Response:
+async def fit(request: Request, visitor: Operator, sources: Sources) -> Response:
     query = request.query_params
     given = {name: query.getlist(name)[:1] for name in ModelQuestion.model_fields if name in query}
     form: Form[ModelQuestion] = check(ModelQuestion, given) if given else Form()
     found, form = await submit(
-        form, lambda question: advise(settings, sources.lanes, sources.controller, question)
+        form, lambda question: advise(sources.settings, sources.lanes, sources.controller, question)
     )
     status = 400 if form.errors else 200
-    return page("models/fit.html", visitor, status, form=form, advice=found, **_choices(settings, sources.loader))
-
-
-def _choices(settings: Settings, loader: ModelLoader) -> dict[str, Any]:
-    return {
+    choices = {
         "precisions": [("", "Highest precision that fits"), *PRECISIONS],
-        "providers": [("", "the same model, if offered"), *settings.cloud.models],
-        "may_load": not loader.refusal,
+        "providers": [("", "the same model, if offered"), *sources.settings.cloud.models],
     }
+    return page("models/fit.html", visitor, status, form=form, advice=found, **choices)

@@ -1,6 +1,8 @@
 """Data for the pages of the models, as far as the visitor may see it."""
 
-from dataclasses import replace
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from accounting.money import format_usd
@@ -13,6 +15,35 @@ from gateway.identity.caller import Caller
 from gateway.lanes.base import Lanes
 from gateway.lanes.pool.members import Pool
 from gateway.lanes.pool.residence import can_be_told
+
+_FAILURES_MAX = 20
+_FAILURE_S = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class FailedRuns:
+    """Why models could not be run, if that was known only after their form was answered. One event loop owns it.
+
+    It has the newest failures of the last hour. `clock` is in seconds.
+    """
+
+    clock: Callable[[], float] = time.monotonic
+    _failures: dict[str, tuple[str, float]] = field(default_factory=dict)
+
+    def add(self, name: str, reason: str) -> None:
+        self.forget(name)
+        self._failures[name] = reason, self.clock() + _FAILURE_S
+        if len(self._failures) > _FAILURES_MAX:
+            del self._failures[next(iter(self._failures))]
+
+    def forget(self, name: str) -> None:
+        """Forget the failure of this model, since it is run again."""
+        self._failures.pop(name, None)
+
+    def newest(self) -> list[tuple[str, str]]:
+        """Return the names and reasons, the newest first."""
+        now_s = self.clock()
+        return [(name, reason) for name, (reason, until_s) in reversed(self._failures.items()) if until_s > now_s]
 
 
 def rows_of(visitor: Visitor, lanes: Lanes, pool: Pool) -> list[ModelRow]:
