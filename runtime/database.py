@@ -140,11 +140,12 @@ class Commits:
         self._connection: sqlite3.Connection | None = None
         self._lock = threading.Lock()
         if engine.dialect.name == "sqlite":
-            self._connection = sqlite3.connect(str(engine.url.database), check_same_thread=False)
+            # It never waits for a lock: event loops ask, too.
+            self._connection = sqlite3.connect(str(engine.url.database), timeout=0, check_same_thread=False)
             event.listen(engine, "engine_disposed", lambda _: self._close())
 
     def latest(self) -> int | None:
-        """Return a number that differs after every commit; None if nobody knows: then read in any case."""
+        """Return a number that differs after every commit; None if it is unknown: then read in any case."""
         # A query afterwards tells what is wrong with the file.
         with self._lock, suppress(sqlite3.Error):
             if self._connection is not None:
@@ -159,7 +160,7 @@ class Commits:
 
 
 def no_commits() -> None:
-    """Stand for `Commits.latest` if every poll shall read."""
+    """Stand in for `Commits.latest` if every poll should read."""
 
 
 def _close_late_returns(engine: Engine) -> None:

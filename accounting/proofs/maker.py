@@ -81,7 +81,8 @@ class BlockMaker:
         key: the signing key; the newest block is kept beside it.
         clock_ns: wall-clock time in nanoseconds since 1970, kept with each block.
         every_s: how long events may wait for their block.
-        commit: that of `runtime.database.Commits`; after a full attempt the ledger is read again after a commit only.
+        commit: that of `runtime.database.Commits`; once all events are in blocks, a commit must come before the
+            ledger and the key's file are read again.
         failpoint: called at each named place; does nothing outside of tests.
 
     Raises:
@@ -131,7 +132,7 @@ class BlockMaker:
 
     @property
     def unproven(self) -> Unproven:
-        """The events left to prove, as of the last attempt, at most a second ago."""
+        """The events left to prove, a second old at most."""
         return self._unproven
 
     def start(self) -> None:

@@ -68,9 +68,13 @@ class _Late(UserDict[str, Any]):
 
 def _build(word: str, place: str) -> Any:
     module, _, name = place.partition(":")
+    is_collecting = gc.isenabled()
     gc.disable()  # An import leaves no garbage.
-    found = getattr(import_module(f"gateway.cli.{module}"), name)
-    gc.enable()
+    try:
+        found = getattr(import_module(f"gateway.cli.{module}"), name)
+    finally:
+        if is_collecting:
+            gc.enable()
     alone = typer.Typer(rich_markup_mode="rich")
     if isinstance(found, typer.Typer):
         alone.add_typer(found, name=word)

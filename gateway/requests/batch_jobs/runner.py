@@ -18,7 +18,7 @@ log = structlog.get_logger(__name__)
 
 # Each has open files, and the numbers of its lines in memory.
 JOBS_MAX = 32
-# Interval at which the database is read for batches that other processes created or cancelled.
+# Interval at which the runner looks for batches that other processes created or cancelled.
 LOOK_EVERY_S = 2.0
 PRUNE_EVERY_S = 600.0
 STOP_S = 5.0

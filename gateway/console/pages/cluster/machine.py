@@ -24,7 +24,7 @@ async def show(visitor: Operator, controller: Controller, node_id: str) -> Respo
 
 @router.post("/rename")
 async def rename(visitor: Operator, controller: Controller, settings: Settings, node_id: str) -> Response:
-    """Set the display name, whatever name the machine reports."""
+    """Set the display name, whatever name the machine reports. Raises NotFound for a removed machine."""
     row = cluster_state(controller).row(node_id)
     if row.removed_ns:
         # The page of a removed machine has no form that could show a refusal.
