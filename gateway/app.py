@@ -75,7 +75,7 @@ from gateway.telemetry.factory import open_telemetry
 from gateway.telemetry.history import History
 from runtime.afterwork import Afterwork
 from runtime.data_folder import DataFolder
-from runtime.database import read_sessions, write_sessions
+from runtime.database import Commits, read_sessions, write_sessions
 from runtime.settings import SettingsInvalid
 
 if TYPE_CHECKING:
@@ -215,6 +215,7 @@ class _Base:
     engine: Engine
     read: Callable[[], Session]
     write: Callable[[], Session]
+    commits: Commits
     storage: Storage
 
     @property
@@ -234,13 +235,16 @@ async def _open_base(settings: Settings, folder: DataFolder, stack: AsyncExitSta
         await asyncio.gather(looking, return_exceptions=True)
 
     stack.push_async_callback(stop)
-    return _Base(settings, folder, stack, engine, read_sessions(engine), write_sessions(engine), storage)
+    return _Base(
+        settings, folder, stack, engine, read_sessions(engine), write_sessions(engine), Commits(engine), storage
+    )
 
 
 async def _open_directory(base: _Base) -> Directory:
     """Open keys, users and limits, and follow what other processes change of them."""
     settings = base.settings
-    keys = Keys(open_secret(settings.identity, base.folder.path, base.write), base.read, base.write)
+    secret = open_secret(settings.identity, base.folder.path, base.write)
+    keys = Keys(secret, base.read, base.write, commit=base.commits.latest)
     watch = KeyWatch(keys)
     watch.start()
     base.stack.push_async_callback(watch.stop)
@@ -254,7 +258,7 @@ async def _open_directory(base: _Base) -> Directory:
 def _open_ledger(base: _Base, metrics: Metrics) -> LedgerService:
     """Start the ledger and its periodic checks. Raises SettingsInvalid."""
     try:
-        proofs = BlockMaker(base.read, base.write, KeyFile(base.folder.ledger_key))
+        proofs = BlockMaker(base.read, base.write, KeyFile(base.folder.ledger_key), commit=base.commits.latest)
     except CheckpointUnusable as error:
         raise SettingsInvalid(f"data_dir: {error}") from None
     ledger = LedgerService(base.read, base.write, open_shared(base.settings, base.write), proofs)
@@ -517,7 +521,7 @@ def _run_batches(
         requests, router, admission, records.responses, batches.receipts, settings, batches.changed.set
     )
     life = BatchLifecycle(keys, batches, settings)
-    runner = BatchRunner(batches, life, service, settings.batches.concurrency)
+    runner = BatchRunner(batches, life, service, settings.batches.concurrency, base.commits.latest)
     runner.start()
     base.stack.push_async_callback(runner.stop)
     return runner

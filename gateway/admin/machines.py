@@ -61,7 +61,7 @@ async def remove_machine(authority: Authority, controller: Controller, name: str
     """Remove a machine, given by name or id, at once; its work continues elsewhere. Raises NotFound."""
     with _of_known_machines():
         node_id = controller.machine(name)
-        await authority.record("machine.remove", f"machine:{name}")
+        await authority.record("machine.remove", f"machine:{node_id}")
         return await controller.remove_machine(node_id)
 
 
@@ -69,7 +69,7 @@ async def drain_machine(authority: Authority, controller: Controller, name: str,
     """Drain a machine, given by name or id; with `undo` enable it again. Raises NotFound."""
     with _of_known_machines():
         node_id = controller.machine(name)
-        await authority.record("machine.undrain" if undo else "machine.drain", f"machine:{name}")
+        await authority.record("machine.undrain" if undo else "machine.drain", f"machine:{node_id}")
         return await controller.drain_machine(node_id, draining=not undo)
 
 

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from gateway.cli import by_hand
 from gateway.cli.command import Group, Report
 from gateway.identity.caller import OWNER
 from gateway.settings import Settings
@@ -78,3 +79,6 @@ def _of(booked: "Booked", **more: int) -> Report:
     facts = {"event": posted.event_seq, "amount_usd": amount_usd} | whose | {"was_there": posted.replayed} | more
     what = "received this before" if posted.replayed else f"received ${amount_usd}"
     return Report(facts, f"{name} {what} (entry {posted.event_seq})")
+
+
+app.command("goodwill")(by_hand.goodwill)

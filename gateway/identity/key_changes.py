@@ -6,6 +6,7 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from gateway.identity.tables import audit_table
+from runtime.database import no_commits
 
 # Entries are numbered before they are committed: one may appear after up to this many later ones.
 _WINDOW = 64
@@ -14,14 +15,22 @@ _CONCERN_KEYS = ("key.", "user.", "quota.", "organization.")
 
 
 class KeyChanges:
-    """Reports the scopes of each change once. The caller of `read` ensures that no other call runs meanwhile."""
+    """Reports the scopes of each change once. The caller of `read` ensures that no other call runs meanwhile.
 
-    def __init__(self, read: Callable[[], Session]) -> None:
+    `commit` is that of `runtime.database.Commits`: the log is read after a commit only.
+    """
+
+    def __init__(self, read: Callable[[], Session], commit: Callable[[], int | None] = no_commits) -> None:
         self._read = read
+        self._commit = commit
         self._known: frozenset[int] | None = None
+        self._read_at: int | None = None
 
     def read(self) -> frozenset[str] | None:
         """Return the scopes that have changed; None if any of them may have."""
+        commit = self._commit()
+        if commit is not None and commit == self._read_at:
+            return frozenset()
         column = audit_table.c
         with self._read() as session:
             if self._known is None:
@@ -34,6 +43,7 @@ class KeyChanges:
         is_all = len(found) < _ENTRIES_MAX
         # Entries past the limit were not read, so the next call starts over.
         self._known = seen if is_all else None
+        self._read_at = commit if is_all else None
         if known is None or not is_all:
             return None
         return frozenset(

@@ -26,6 +26,7 @@ from gateway.identity.races import refusing_what_others_did
 from gateway.identity.tables import api_key_table, user_table
 from gateway.pages import Cursor
 from gateway.settings.base import LaneName
+from runtime.database import no_commits
 
 KEY_PREFIX = "mr-"
 ROWS_MAX = 10_000
@@ -54,7 +55,7 @@ class Keys:
 
     The cache is indexed by the token, which is in memory with every request anyway; hashing would be the slowest
     part. A caller stays cached while `catch_up` finds no change of its key, user or limits; otherwise for CACHE_S.
-    `clock` gives seconds that never go back.
+    `clock` gives seconds that never go back; `commit` is that of `runtime.database.Commits`.
     """
 
     def __init__(
@@ -63,13 +64,14 @@ class Keys:
         read: Callable[[], Session],
         write: Callable[[], Session],
         clock: Callable[[], float] = time.monotonic,
+        commit: Callable[[], int | None] = no_commits,
     ) -> None:
         self._secret = secret
         self._read = read
         self._write = write
         self._clock = clock
         self._cache = KeyCache(clock)
-        self._changes = KeyChanges(read)
+        self._changes = KeyChanges(read, commit)
         self._catching_up = threading.Lock()
         self._wrong: OrderedDict[str, float] = OrderedDict()
         self.refused: Container[str] = ()

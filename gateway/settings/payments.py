@@ -37,8 +37,9 @@ class PaymentsSettings(Section):
         description="Signing secrets of the endpoint for events of sellers' accounts.",
         examples=['["whsec_new", "whsec_old"]'],
     )
+    # ASCII only: pydantic's pattern of 60 Unicode letters takes 6 MB and a 40th of the start.
     account_id: str | None = Field(
-        None, pattern=r"^acct_\w{1,60}$", description="ID of our own account at Stripe."
+        None, pattern=r"^acct_[A-Za-z0-9_]{1,60}$", description="ID of our own account at Stripe."
     )
     success_url: str | None = Field(
         None,

@@ -87,7 +87,6 @@ class Worker:
         """Return why no started worker is ready; None while all is well or before the first start."""
         self._changed = asyncio.Condition()
         self._needed = asyncio.Event()
-        self._replace_now = asyncio.Event()
 
     @property
     def _spoken_name(self) -> str:
@@ -145,10 +144,6 @@ class Worker:
         if await worker.health(self._health_policy.health_s) is None:
             worker.kill()
 
-    def recycle(self) -> None:
-        """Put a fresh worker in the place of the current one as soon as it is ready."""
-        self._replace_now.set()
-
     async def stop(self) -> None:
         """End every worker, giving running answers the drain time; safe to call twice."""
         self._stopped = True
@@ -182,7 +177,6 @@ class Worker:
         while True:
             try:
                 self._generation += 1
-                self._replace_now.clear()  # the one that starts now has the configuration of now
                 worker = await launch(self._program, self._generation, self._health_policy.start_s)
             except WorkerFailed as error:
                 log.error("worker.start_failed", worker=self._program.name, reason=str(error))
@@ -226,20 +220,14 @@ class Worker:
     async def _watch(self, worker: WorkerProcess) -> bool:
         """Return True if the worker should be replaced, False if it is dead or no longer answers."""
         exited = asyncio.create_task(worker.exited())
-        replace_requested = asyncio.create_task(self._replace_now.wait())
         misses = 0
         try:
             while not exited.done():
                 # One replacement at a time: a worker that still finishes its answers is memory, too.
                 replaceable = not self._retiring
-                events = {exited, replace_requested} if replaceable else {exited}
-                await asyncio.wait(
-                    events, timeout=self._health_policy.health_interval_s, return_when=asyncio.FIRST_COMPLETED
-                )
+                await asyncio.wait({exited}, timeout=self._health_policy.health_interval_s)
                 if exited.done():
                     return False
-                if replaceable and replace_requested.done():
-                    return True
                 health = await worker.health(self._health_policy.health_s)
                 misses = 0 if health else misses + 1
                 if (
@@ -259,7 +247,6 @@ class Worker:
             return False
         finally:
             exited.cancel()
-            replace_requested.cancel()
 
     async def _retire(self, worker: WorkerProcess) -> None:
         deadline = time.monotonic() + self._health_policy.retire_s

@@ -38,11 +38,16 @@ _SPARED = {
 
 
 _LOOK = """
-import importlib, os, sys
+import importlib, os, sys, typer.main
 def show(module):
     importlib.import_module(module)
     print(module, *sys.modules, flush=True)
 show("gateway.cli.main")
+commands = typer.main.get_command(sys.modules["gateway.cli.main"].app).commands
+commands["up"]
+show("gateway.cli.serving")
+list(commands.values())
+show("gateway.cli.users")
 show("gateway.serving")
 if child := os.fork():
     assert os.waitpid(child, 0)[1] == 0
@@ -61,7 +66,16 @@ def imported() -> dict[str, set[str]]:
 
 
 def test_a_command_that_only_prints_imports_no_gateway(imported: dict[str, set[str]]) -> None:
-    assert not (_SPARED | {"sqlalchemy", "gateway.app"}) & imported["gateway.cli.main"]
+    assert "gateway.cli.payments" in imported["gateway.cli.users"], "every command was built"
+    assert not (_SPARED | {"sqlalchemy", "gateway.app"}) & imported["gateway.cli.users"]
+
+
+def test_a_command_imports_no_other(imported: dict[str, set[str]]) -> None:
+    assert not {name for name in imported["gateway.cli.main"] if name.startswith("gateway.")} - {
+        "gateway.cli",
+        "gateway.cli.main",
+    }
+    assert not {"gateway.cli.users", "gateway.cli.keys", "gateway.cli.models"} & imported["gateway.cli.serving"]
 
 
 def test_serving_models_imports_no_room_of_another_kind(imported: dict[str, set[str]]) -> None:

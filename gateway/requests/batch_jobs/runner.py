@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 
 import structlog
 
@@ -12,12 +12,13 @@ from gateway.batches.batches import Batches
 from gateway.batches.job import BatchJob, Stop
 from gateway.requests.batch_jobs.batch_service import POLL_S, BatchService
 from gateway.requests.batch_jobs.lifecycle import CANCELLED, BatchLifecycle
+from runtime.database import no_commits
 
 log = structlog.get_logger(__name__)
 
 # Each has open files, and the numbers of its lines in memory.
 JOBS_MAX = 32
-# Interval at which the database is read for batches that other processes created or cancelled.
+# Interval at which the runner looks for batches that other processes created or cancelled.
 LOOK_EVERY_S = 2.0
 PRUNE_EVERY_S = 600.0
 STOP_S = 5.0
@@ -27,10 +28,23 @@ _EXPIRED = Stop("expired", "batch_expired", "The batch's completion window ended
 
 
 class Runner:
-    """Owns every job and its tasks. A failed job is resumed from what is on disk."""
+    """Owns every job and its tasks. A failed job is resumed from what is on disk.
 
-    def __init__(self, batches: Batches, life: BatchLifecycle, service: BatchService, concurrency: int) -> None:
+    `commit` is that of `runtime.database.Commits`: unfinished batches are read after a commit only.
+    """
+
+    def __init__(
+        self,
+        batches: Batches,
+        life: BatchLifecycle,
+        service: BatchService,
+        concurrency: int,
+        commit: Callable[[], int | None] = no_commits,
+    ) -> None:
         self._batches = batches
+        self._commit = commit
+        self._read_at: int | None = None
+        self._unfinished: list[Batch] = []
         self._store = batches.store
         self._place = batches.files.folder_id
         self._concurrency = concurrency
@@ -95,7 +109,11 @@ class Runner:
 
     async def _look(self) -> None:
         """Find batches to open or cancel, and store each one's progress."""
-        unfinished = _in_turn(await asyncio.to_thread(self._store.unfinished, self._place))
+        commit = self._commit()
+        if commit is None or commit != self._read_at:
+            self._unfinished = _in_turn(await asyncio.to_thread(self._store.unfinished, self._place))
+            self._read_at = commit
+        unfinished = self._unfinished
         self._end_quarantines(unfinished)
         for batch in unfinished:
             job = self._jobs.get(batch.id)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from sqlalchemy import Engine
 
@@ -11,14 +12,15 @@ from accounting.proofs.verdict import Verdict
 from accounting.proofs.verification import verify
 from accounting.rules import burst, local
 from accounting.rules.held import CloudBill
-from runtime.database import read_sessions, write_sessions
+from runtime.database import Commits, read_sessions, write_sessions
 from tests.accounting.ledgers import START_NS, LedgerService, usage
 
 BILL = CloudBill("acme", charge_nano=600, cost_nano=400)
 
 
 def maker(engine: Engine, key: Path, **arguments: object) -> BlockMaker:
-    return BlockMaker(read_sessions(engine), write_sessions(engine), KeyFile(key), **arguments)  # type: ignore[arg-type]
+    given: dict[str, Any] = {"commit": Commits(engine).latest} | arguments
+    return BlockMaker(read_sessions(engine), write_sessions(engine), KeyFile(key), **given)
 
 
 def checked(engine: Engine) -> Verdict:

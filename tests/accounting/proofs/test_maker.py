@@ -8,12 +8,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from sqlalchemy import Engine
+from sqlalchemy import Engine, event
 
 from accounting.proofs.blocks import blocks_after, every_key, public_keys
 from accounting.proofs.maker import EventsMissing, Unproven
 from accounting.proofs.signing_key import KeyFile, SigningKeyUnusable, make_key
 from accounting.rules import grants
+from runtime.database import Commits
 from tests.accounting.ledgers import ANSWER_S, LedgerService
 from tests.accounting.proofs.proven import book_some, checked, maker
 from tests.databases import Kind
@@ -135,6 +136,35 @@ def test_a_maker_that_cannot_sign_is_seen(ledger: LedgerService, engine: Engine,
     finally:
         making.stop(ANSWER_S)
     assert checked(engine).tail_events == 0
+
+
+def test_a_ledger_at_rest_is_not_read(ledger: LedgerService, engine: Engine, tmp_path: Path, kind: Kind) -> None:
+    rounds, asked = [0], list[str]()
+    commits = Commits(engine)
+
+    def commit() -> int | None:
+        rounds[0] += 1
+        return commits.latest()
+
+    making = maker(engine, tmp_path / "key", every_s=0.01, commit=commit)
+    making.start()
+    try:
+        book_some(ledger, "a")
+        _until(lambda: checked(engine).tail_events == 0)
+        _until(lambda: making.unproven == Unproven())
+        _wait_for(rounds, 3)
+        event.listen(engine, "before_cursor_execute", lambda _c, _cursor, words, *_: asked.append(words))
+        _wait_for(rounds, 5)
+        assert bool(asked) is (kind != "sqlite")
+        book_some(ledger, "b")
+        _until(lambda: checked(engine).tail_events == 0)
+    finally:
+        making.stop(ANSWER_S)
+
+
+def _wait_for(rounds: list[int], more: int) -> None:
+    wanted = rounds[0] + more
+    _until(lambda: rounds[0] >= wanted)
 
 
 def _until(is_so: Callable[[], bool]) -> None:

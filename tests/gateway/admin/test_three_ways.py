@@ -436,6 +436,48 @@ OPERATIONS += (
     ),
 )
 
+# The console's addresses have a machine's id; routes and commands take its name, too.
+MACHINES: Strategy = st.sampled_from(
+    ({"id": "<machine>", "called": "<machine>"}, {"id": "<machine>", "called": "<machine name>"})
+)
+NO_MACHINES: Strategy = st.just({"id": "none", "called": "none"})
+
+
+def _change_of_machine(name: str, what: str, query: str = "", *words: str) -> Operation:
+    """A button of a machine, whose page has its id."""
+    verb = what.removeprefix("un")
+    return Operation(
+        name,
+        fields_of({"machine": MACHINES}, {"machine": NO_MACHINES}),
+        lambda f: ("POST", f"/admin/machines/{quote(f['machine']['called'])}/{verb}{query}", None),
+        lambda f: (f"/console/cluster/machines/{f['machine']['id']}/{what}", {}),
+        lambda f: [f"machines {verb}", *words, "--", f["machine"]["called"]],
+    )
+
+
+OPERATIONS += (
+    Operation(
+        "list machines",
+        fields_of({}, {}),
+        lambda _: ("GET", "/admin/machines", None),
+        command=lambda _: ["machines list"],
+    ),
+    _change_of_machine("drain a machine", "drain"),
+    _change_of_machine("enable a machine", "undrain", "?undo=true", "--undo"),
+    Operation(
+        "rename a machine",
+        fields_of(
+            {"machine": MACHINES, "name": st.sampled_from(("desk %", "Desk %", "ünïcode %"))},
+            {"machine": NO_MACHINES, "name": NO_NAMES.filter(bool) | st.sampled_from(("a/b", "-x", ".x"))},
+        ),
+        lambda f: ("POST", f"/admin/machines/{quote(f['machine']['called'])}/rename", _body(f, "machine")),
+        lambda f: (f"/console/cluster/machines/{f['machine']['id']}/rename", _body(f, "machine")),
+        lambda f: ["machines rename", "--", f["machine"]["called"], f["name"]],
+        {"new_name": "name"},
+    ),
+    _change_of_machine("remove a machine", "remove"),
+)
+
 BEGINNING: tuple[tuple[str, Fields], ...] = (
     ("add an organization", {"id": "lab%", "name": "The lab %"}),
     ("add a user", {"user": "ann%", "organization": "lab%", "name": None, "email": None, "role": "member"}),
@@ -477,3 +519,14 @@ def test_what_one_way_does_and_refuses_the_others_do_and_refuse(ways: Ways, oper
             ways.end()
 
     check()
+
+
+def test_a_removed_machine_is_refused_by_all(ways: Ways) -> None:
+    by_name = {each.name: each for each in OPERATIONS}
+    fields = {"machine": {"id": "<machine>", "called": "<machine>"}}
+    ways.begin()
+    ways.compare(by_name["remove a machine"], fields)
+    for name in ("drain a machine", "enable a machine", "remove a machine"):
+        ways.compare(by_name[name], fields)
+    ways.compare(by_name["rename a machine"], fields | {"name": "desk"})
+    ways.compare(by_name["list machines"], {})

@@ -2,7 +2,8 @@
 
 Each way has a gateway and data of its own. An `Operation` says how each way sends the same fields; `Ways.compare` runs
 it on all three and asserts that they agree. What was done is what the audit log has of it. A text may refer to the n-th
-key of the example as `<key n>`, and `%` becomes a number that no other example has.
+key of the example as `<key n>`, to the machine that has joined by its id as `<machine>` and by its name as
+`<machine name>`, and `%` becomes a number that no other example has.
 """
 
 import asyncio
@@ -26,7 +27,9 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from cluster.control.specs import DeploymentSpec
+from cluster.joining.enrolment import join
 from cluster.trust.addresses import Target
+from cluster.trust.identity import NodeId
 from gateway.app import create_app, open_services
 from gateway.cli.main import app
 from gateway.cli.output import FAILED, REFUSED, WRONG_USAGE
@@ -104,12 +107,30 @@ class Way:
     folder: Path
     keys: list[str] = field(default_factory=list)
     """Ids of the example's keys, oldest first."""
+    machines: list[NodeId] = field(default_factory=list)
+    """Ids of machines that have joined, the newest last."""
+    port: int = 0
+
+    def need_machine(self) -> None:
+        """Let a machine join as any does, if the last one was removed."""
+        controller = self.served.services.controller
+        self.port = self.port or self.portal.call(controller.start, "127.0.0.1", 0)
+        if {each.node_id for each in controller.machines() if not each.record.removed_s} & {*self.machines[-1:]}:
+            return
+        name = f"laptop {len(self.machines)}"
+        self.portal.call(join, Target("127.0.0.1", self.port), controller.new_token(), self.folder / name, name)
+        self.machines.append(controller.machine(name))
 
     def run(self, operation: Operation, fields: Fields, *, by_route: bool = False) -> Outcome:
         """Run the operation; if this way has none, by the route, and without an answer to compare."""
         audit = self.served.services.directory.audit
         newest = audit.entries(Filter(), limit=1)
-        referred = _replaced(fields, {f"<key {at}>": key for at, key in enumerate(self.keys)})
+        machine = self.machines[-1]
+        names = {f"<key {at}>": key for at, key in enumerate(self.keys)} | {
+            "<machine>": machine,
+            "<machine name>": self.served.services.controller.name_of(machine),
+        }
+        referred = _replaced(fields, names)
         refusal, answer = Way.send(self, operation, referred) if by_route else self.send(operation, referred)
         entries = audit.entries(Filter(), limit=50)
         new = [each for each in reversed(entries) if not newest or each.seq > newest[0].seq]
@@ -147,6 +168,9 @@ class Way:
         text = json.dumps(_timeless(value), sort_keys=True)
         for at, key in enumerate(self.keys):
             text = text.replace(key, f"<key {at}>")
+        for at, machine in enumerate(self.machines):
+            text = text.replace(machine, f"<machine {at}>")
+        text = re.sub(r'"(certified_until_s|joined_s|removed_s)": [1-9][\d.]*', r'"\1": "<time>"', text)
         text = re.sub(r'"id": "(?:[a-z]+:)?[0-9a-f]{32}"', '"id": "<id>"', text)
         return re.sub(r"mr-[\w-]{7,43}", "<secret>", text)
 
@@ -201,6 +225,7 @@ class Ways:
             controller = way.served.services.controller
             if all(state.model != MODEL for state in controller.topology().deployments):
                 way.portal.call(controller.run_model, DeploymentSpec(MODEL, str(DEMO_MODEL)))
+            way.need_machine()
 
     def end(self) -> None:
         """Remove the servers: probes use `random`, which hypothesis refuses while it draws the next example."""

@@ -12,6 +12,7 @@ from gateway.console.figures.machines import MachineRow, link_matrix
 from gateway.console.forms import Form, pressed, submit_form
 from gateway.console.pages.cluster.state import cluster_state
 from gateway.console.renderer import go, page
+from runtime.errors import NotFound
 
 router = APIRouter(prefix="/console/cluster/machines/{node_id}")
 
@@ -23,8 +24,11 @@ async def show(visitor: Operator, controller: Controller, node_id: str) -> Respo
 
 @router.post("/rename")
 async def rename(visitor: Operator, controller: Controller, settings: Settings, node_id: str) -> Response:
-    """Set the display name, whatever name the machine reports."""
+    """Set the display name, whatever name the machine reports. Raises NotFound for a removed machine."""
     row = cluster_state(controller).row(node_id)
+    if row.removed_ns:
+        # The page of a removed machine has no form that could show a refusal.
+        raise NotFound(f"Machine {row.name} not found: it was removed.")
     owners = settings.cluster.owners
     done, form = await submit_form(
         visitor,

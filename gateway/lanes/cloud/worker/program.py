@@ -27,9 +27,3 @@ class CloudWorker(Worker):
     def keys_file(self) -> Path:
         """Return the path of the providers' keys file."""
         return Path(self._configuration.keys_file)
-
-    def reconfigure(self, configuration: CloudConfiguration) -> None:
-        """Change models, keys file or bounds: a new worker uses them, and running answers continue."""
-        self._configuration = configuration
-        self._program = cloud_program(configuration)
-        self.recycle()
