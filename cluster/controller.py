@@ -76,6 +76,8 @@ class Controller:
         for spec in further:
             self._fleet.add(spec)
         self._fleet.restore()
+        for supervisor in self._fleet.supervisors:
+            supervisor.is_resident = True  # All are loaded at the start, as long as they fit.
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self, host: str, port: int) -> int:

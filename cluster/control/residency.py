@@ -207,7 +207,7 @@ class Residency:
         tenants = [self._tenant(each) for each in residents]
         facts = (
             [(each.name, each.priority) for each in candidates],
-            [(each.name, each.running > 0, each.stays_s > 0, each.is_pinned, each.of_use_s) for each in tenants],
+            [(each.name, each.running > 0, each.stays_s > 0, each.is_moving, each.of_use_s) for each in tenants],
             [each.epoch for each in residents],
             [member.node_id for member in members],
         )
@@ -242,7 +242,8 @@ class Residency:
             if room.is_blocked and supervisor.failures:
                 reason = f"it could not be loaded: {supervisor.last_error}. It is tried again when memory is free"
             await supervisor.readiness.tell("waiting", reason)
-        return {named[name] for name in room.wait_for if name in named and self._stays_s(named[name]) <= 0}
+        waited_for = [named[name] for name in room.wait_for if name in named]
+        return {each for each in waited_for if self._stays_s(each) <= 0 and not self._stays(each)}
 
     async def _reopen_all_but(self, must_finish: set[AnySupervisor]) -> None:
         for each in self._closed - must_finish - self._held:
@@ -288,9 +289,10 @@ class Residency:
             held,
             _priority(supervisor),
             gate.of_use_s,
-            spec.is_pinned or self._stays(supervisor),
+            spec.is_pinned,
             gate.running,
             self._stays_s(supervisor),
+            self._stays(supervisor),
         )
 
     def _stays(self, supervisor: AnySupervisor) -> bool:
