@@ -418,6 +418,7 @@ def _controller(settings: ClusterSettings, folder: DataFolder) -> Controller:
             )
             for model in settings.models
         ],
+        reserved=settings.first_names(),
         residence_s=settings.residence_s,
         discovery=settings.discovery,
     )
