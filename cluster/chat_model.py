@@ -208,10 +208,10 @@ class ChatModel:
         """
         loop = asyncio.get_running_loop()
         until_s = loop.time() + (READY_PATIENCE_S if patience_s is None else patience_s)
+        resumed = ResumedRequest(request)
         chat = self
         while (turn := await chat.manager.gate.admit(max(0.0, until_s - loop.time()))) is None:
             chat = chat.manager.gate.successor
-        resumed = ResumedRequest(request)
         pause_s = LOSS_PAUSE_S
         try:
             while True:

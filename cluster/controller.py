@@ -2,7 +2,7 @@
 
 import asyncio
 import socket
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from cluster.chat_model import ChatModel
@@ -49,13 +49,14 @@ class Controller:
         discovery: bool = True,
         served_name: str | None = None,
         further: Sequence[DeploymentSpec] = (),
+        reserved: Collection[str] = (),
         residence_s: float = RESIDENCE_S,
     ) -> None:
         """Callers ask for the first model by `served_name`; without one by its folder's name or Hugging Face id.
 
-        The first model and the embedding model are pinned, the `further` ones as they say. A deployment that was
-        loaded keeps its memory for `residence_s` seconds. Raise ClusterError if the file of stored deployments is
-        damaged.
+        The first model and the embedding model are pinned, the `further` ones as they say. `reserved` are the names
+        that these two will have: a stored deployment with one of them is not restored. A deployment that was loaded
+        keeps its memory for `residence_s` seconds. Raise ClusterError if the file of stored deployments is damaged.
         """
         self._folder = folder
         self._authority = Authority.open(folder / "authority")
@@ -75,7 +76,9 @@ class Controller:
         self._fleet.add(DeploymentSpec("", "", "embedding", is_pinned=True), EMBEDDINGS)
         for spec in further:
             self._fleet.add(spec)
-        self._fleet.restore()
+        self._fleet.restore(reserved)
+        for supervisor in self._fleet.supervisors:
+            supervisor.is_resident = True  # All are loaded at the start, as long as they fit.
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self, host: str, port: int) -> int:
@@ -106,8 +109,9 @@ class Controller:
 
     @property
     def chat(self) -> ChatModel:
-        """The first model that answers prompts."""
-        return next(model for model in self.chats if model in self._fleet.firsts)
+        """The first model that answers prompts: the one of the settings, or the first that was added."""
+        first = next(model for model in self.chats if model in self._fleet.firsts)
+        return first if first.model_name else next((model for model in self.chats if model.model_name), first)
 
     @property
     def embeddings(self) -> EmbeddingManager:
@@ -139,12 +143,21 @@ class Controller:
         """Add a deployment, which is loaded as soon as there is memory. Return its name for callers.
 
         It returns when the model's files are on this machine and checked; its state tells the rest. It is stored, so
-        it survives a restart. Raise NameTaken, ModelError for unusable files, or OSError if it cannot be stored.
+        it survives a restart. Raise NameTaken, ModelError for unusable files, ModelNotFound if it is removed
+        meanwhile, or OSError if it cannot be stored.
         """
         return await self._fleet.run_model(spec, progress)
 
+    def set_idle(self, name: str, idle_s: float | None) -> None:
+        """Have a deployment unloaded when it has not answered for so many seconds; None: when memory is needed.
+
+        This is stored if the deployment was added at run time. A pinned one stays. Raise ModelNotFound, or OSError
+        if it cannot be stored.
+        """
+        self._fleet.set_idle(name, idle_s)
+
     async def stop_model(self, name: str) -> None:
-        """Unload a deployment until a request asks for it. Raise ModelNotFound.
+        """Unload a deployment until a request asks for it. Raise ModelNotFound, or NameTaken while it is replaced.
 
         No new answers begin. Those in progress may take DRAIN_S seconds, then they end as if the cluster was lost.
         """
@@ -153,7 +166,7 @@ class Controller:
     async def remove_model(self, name: str) -> None:
         """Stop a deployment and forget it. One from the settings is there again after a restart.
 
-        Raise ModelNotFound, or OSError if that cannot be stored.
+        Raise ModelNotFound, NameTaken while it is replaced, or OSError if that cannot be stored.
         """
         await self._fleet.remove_model(name)
 
@@ -161,9 +174,11 @@ class Controller:
         """Have another model answer under a model's name, without an error for its callers.
 
         It is loaded beside the old one if memory allows. Otherwise the old one finishes its answers and is unloaded
-        first, and requests wait. It returns when the new one serves. If that fails, the old one serves again. Raise
-        ModelNotFound, NameTaken if the old one is being replaced already, ModelError for unusable files, OSError if
-        it cannot be stored, TimeoutError, and the ClusterError of a failed load.
+        first, and requests wait. It returns when the new one serves. If that fails, the old one serves again.
+
+        Raise ModelNotFound, also if the old one is removed meanwhile; NameTaken if it is being replaced already;
+        ModelError for unusable files, OSError if it cannot be stored, TimeoutError, and the ClusterError of a failed
+        load.
         """
         await self._fleet.replace_model(old_name, spec, progress)
 

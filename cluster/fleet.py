@@ -2,6 +2,8 @@
 
 import asyncio
 import contextlib
+import itertools
+from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -50,25 +52,25 @@ class ModelFleet:
         self.residency = Residency(self.supervisors, roster, residence_s)
         self._file = SpecFile(folder / "deployments.json")
         self._stored: list[DeploymentSpec] = []
-        self._added = 0
         self.models: list[AnyModel] = []
         # The first models, which the settings name, with the deployments whose options they have.
         self.firsts: dict[AnyModel, str] = {}
         self._replaced: set[Supervisor[Any]] = set()
         self._finishing: set[asyncio.Task[None]] = set()
 
-    def restore(self) -> list[AnyModel]:
-        """Add the stored deployments. Raise ClusterError if their file is damaged."""
-        restored = []
-        for spec in self._file.read():
-            if any(model_spec(model).name == spec.name for model in self.models):
+    def restore(self, reserved: Collection[str]) -> None:
+        """Add the stored deployments, other than those whose names the settings use; the file keeps these.
+
+        `reserved` are the names that the first models will have. Raise ClusterError if the file is damaged.
+        """
+        self._stored = self._file.read()
+        for spec in self._stored:
+            if spec.name in reserved or any(model_spec(model).name == spec.name for model in self.models):
                 log.warning(
                     "stored deployment skipped", name=spec.name, reason="a model of the settings has its name"
                 )
-                continue
-            self._stored.append(spec)
-            restored.append(self.add(spec))
-        return restored
+            else:
+                self.add(spec)
 
     def add(self, spec: DeploymentSpec, deployment: str | None = None) -> AnyModel:
         """Add a deployment, which callers see from now on."""
@@ -80,7 +82,7 @@ class ModelFleet:
 
     def _build(self, spec: DeploymentSpec, deployment: str, first: str | None) -> AnyModel:
         """Return a model, which callers do not see yet. `first` names the first model's deployment that it is."""
-        subscription = self._roster.subscribe(deployment)
+        subscription = self._roster.subscribe(self._free(deployment))
         model: AnyModel
         if spec.kind == "embedding":
             model = EmbeddingManager(
@@ -94,6 +96,12 @@ class ModelFleet:
         self.supervisors.append(supervisor)
         self.residency.watch(supervisor)
         return model
+
+    def _free(self, deployment: str) -> str:
+        """Return this name, or one like it, if a deployment that still finishes its answers has it."""
+        taken = {each.deployment_name for each in self.supervisors}
+        names = itertools.chain([deployment], (f"{deployment}#{number}" for number in itertools.count(2)))
+        return next(name for name in names if name not in taken)
 
     def find(self, name: str) -> AnyModel:
         """Return the model that answers under this name. Raise ModelNotFound."""
@@ -110,18 +118,29 @@ class ModelFleet:
         return model
 
     async def run_model(self, spec: DeploymentSpec, progress: Progress | None) -> str:
-        """See `Controller.run_model`. Raise NameTaken."""
+        """See `Controller.run_model`. Raise NameTaken, and ModelNotFound if it is removed meanwhile."""
         if any(model.model_name == spec.name for model in self.models):
             raise NameTaken(f"the cluster already has a model with the name {spec.name}")
         model = self.add(spec)
         try:
             self._store(spec.name, spec)
             await model.load_model(spec.reference, progress)
+            self._check_present(model)
         except BaseException:
             await self._forget(model)
             raise
         supervisor_of(model).want()
         return spec.name
+
+    def set_idle(self, name: str, idle_s: float | None) -> None:
+        """See `Controller.set_idle`."""
+        supervisor = supervisor_of(self.find(name))
+        before, spec = supervisor.spec, replace(supervisor.spec, idle_s=idle_s)
+        if spec != before:
+            if before in self._stored:
+                self._store(name, spec)
+            supervisor.spec = spec
+            self.residency.look_again()
 
     async def stop_model(self, name: str) -> None:
         """See `Controller.stop_model`."""
@@ -130,8 +149,10 @@ class ModelFleet:
     async def remove_model(self, name: str) -> None:
         """See `Controller.remove_model`."""
         model = self._movable(name)
-        await self.residency.drain(supervisor_of(model), "it was removed")
-        await self._forget(model)
+        supervisor = supervisor_of(model)
+        with self.residency.held(supervisor):  # Requests that wait for it must not load it again.
+            await self.residency.drain(supervisor, "it was removed")
+            await self._forget(model)
 
     async def replace_model(self, old_name: str, spec: DeploymentSpec, progress: Progress | None) -> None:
         """See `Controller.replace_model`. Raise ModelUnsupported for another kind of model."""
@@ -141,25 +162,30 @@ class ModelFleet:
             raise ModelUnsupported(f"{old_name} can only be replaced by another {before.spec.kind} model")
         self._replaced.add(before)
         try:
-            self._added += 1
-            new = self._build(spec, f"model:{old_name}#{self._added}", self.firsts.get(old))
+            new = self._build(spec, f"model:{old_name}", self.firsts.get(old))
             after = supervisor_of(new)
-            with residency.held(before):
-                try:
-                    after.is_on_trial = True
-                    await new.load_model(spec.reference, progress)
+            after.is_on_trial = True
+            try:
+                # The old one may be loaded and unloaded meanwhile: this may take hours.
+                await new.load_model(spec.reference, progress)
+                with residency.held(before):
                     if not await self._is_beside(after):
                         _check(await residency.room_for(after, without=before))
                         await residency.drain(before, f"{spec.reference} replaces it", REPLACE_DRAIN_S)
                     await self._serve(after)
-                    after.is_on_trial = False
-                except BaseException:
+                self._check_present(old)
+                if before.spec in self._stored:
+                    self._store(old_name, spec)
+            except BaseException:
+                try:
                     await residency.drain(after, "it cannot replace the other one", 0.0)
+                finally:
                     await self._forget(new)
                     if not before.is_resident:
                         before.want()
-                    raise
-                self._take_over(old, new)
+                raise
+            after.is_on_trial = False
+            self._take_over(old, new)
         finally:
             self._replaced.discard(before)
         task = asyncio.create_task(self._finish(old), name=f"finish {old_name}")
@@ -195,8 +221,6 @@ class ModelFleet:
         self.models[self.models.index(old)] = new
         if old in self.firsts:
             self.firsts[new] = self.firsts.pop(old)
-        if before.spec in self._stored:
-            self._store(after.spec.name, after.spec)
         self._roster.chronicle.note("ready", f"{after.model_name} is {after.model_source} now", after.epoch)
         before.gate.successor = new
         before.wanted_since_s = None
@@ -204,9 +228,12 @@ class ModelFleet:
     async def _finish(self, model: AnyModel) -> None:
         """Let a replaced model finish its answers, and forget it."""
         before = supervisor_of(model)
-        await before.readiness.open()  # This wakes the requests that wait for it.
-        await self.residency.drain(before, "it was replaced", REPLACE_DRAIN_S)
-        await self._forget(model)
+        with self.residency.held(before):
+            try:
+                await before.readiness.open()  # This wakes the requests that wait for it.
+                await self.residency.drain(before, "it was replaced", REPLACE_DRAIN_S)
+            finally:
+                await self._forget(model)
 
     async def stop(self) -> None:
         """Close all connections to coordinators and embedders."""
@@ -228,8 +255,15 @@ class ModelFleet:
             self.models.remove(model)
         self._roster.suspend(supervisor.subscription)
         self.residency.forget(supervisor)
+        if first := self.firsts.pop(model, None):  # Its place is empty from now on.
+            self.add(DeploymentSpec("", "", supervisor.spec.kind, is_pinned=True), first)
         await supervisor.readiness.tell("failed", f"{model.model_name} was removed")
         await model.stop()
+
+    def _check_present(self, model: AnyModel) -> None:
+        """Raise ModelNotFound if a model was removed or replaced meanwhile."""
+        if model not in self.models:
+            raise ModelNotFound(f"{model.model_name} was removed or replaced meanwhile")
 
     def _store(self, name: str, spec: DeploymentSpec | None) -> None:
         """Store this deployment in place of the one with this name. Raise OSError."""

@@ -423,6 +423,7 @@ def _controller(settings: ClusterSettings, folder: DataFolder) -> Controller:
             )
             for model in settings.models
         ],
+        reserved=settings.first_names(),
         residence_s=settings.residence_s,
         discovery=settings.discovery,
     )

@@ -137,7 +137,7 @@ class EmbeddingManager(Supervisor[EmbeddingModel]):
             try:
                 # Each try has a new id, because the embedder may still hold an earlier try.
                 return await serving.client.embed(replace(request, id=f"{request.id}#{tries}"))
-            except ProcessLost as error:
+            except (ClusterUnavailable, ProcessLost) as error:  # It is lost, or has another model now.
                 # Later requests wait for the next embedder, even if the task has not noticed the loss yet.
                 await self._drop(serving, _LOST)
                 if tries == RETRIES_MAX or turn.is_over:

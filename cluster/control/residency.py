@@ -114,7 +114,8 @@ class Residency:
     async def drain(self, supervisor: AnySupervisor, reason: str, patience_s: float = DRAIN_S) -> None:
         """Let no new answers begin, let those in progress finish, and free the deployment's memory.
 
-        Answers that take longer than `patience_s` seconds end as if the cluster was lost.
+        Answers that take longer than `patience_s` seconds end as if the cluster was lost. If this is cancelled before
+        they have ended, the deployment stays and new answers begin again.
         """
         supervisor.wanted_since_s = None
         if supervisor.is_resident:
@@ -122,7 +123,13 @@ class Residency:
                 supervisor.readiness.close(reason)
                 if supervisor.gate.running:
                     self._note(supervisor, "draining", f"finishes its answers: {reason}")
-                await supervisor.gate.wait_idle(patience_s)
+                try:
+                    await supervisor.gate.wait_idle(patience_s)
+                except asyncio.CancelledError:
+                    if supervisor not in self._leaving:
+                        self._closed.discard(supervisor)
+                        await supervisor.readiness.open()
+                    raise
                 supervisor.gate.end_all()
                 self._leave(supervisor, reason)
         if leaving := self._leaving.get(supervisor):
@@ -207,7 +214,11 @@ class Residency:
         tenants = [self._tenant(each) for each in residents]
         facts = (
             [(each.name, each.priority) for each in candidates],
-            [(each.name, each.running > 0, each.stays_s > 0, each.is_pinned, each.of_use_s) for each in tenants],
+            # In their order: it does not change with each request to the same deployment.
+            [
+                (each.name, each.running > 0, each.stays_s > 0, each.is_moving)
+                for each in sorted(tenants, key=lambda tenant: tenant.rank)
+            ],
             [each.epoch for each in residents],
             [member.node_id for member in members],
         )
@@ -242,7 +253,8 @@ class Residency:
             if room.is_blocked and supervisor.failures:
                 reason = f"it could not be loaded: {supervisor.last_error}. It is tried again when memory is free"
             await supervisor.readiness.tell("waiting", reason)
-        return {named[name] for name in room.wait_for if name in named and self._stays_s(named[name]) <= 0}
+        waited_for = [named[name] for name in room.wait_for if name in named]
+        return {each for each in waited_for if self._stays_s(each) <= 0 and not self._stays(each)}
 
     async def _reopen_all_but(self, must_finish: set[AnySupervisor]) -> None:
         for each in self._closed - must_finish - self._held:
@@ -268,13 +280,17 @@ class Residency:
                 continue
             if self._judged.get(each) != each.failures:
                 self._judged[each] = each.failures
-                if self._members() and (await self.room_for(each)).error is None:
+                fits = self._members() and (await self.room_for(each)).error is None
+                # The decision took a moment: it may serve now, or be stopped.
+                if fits and each.is_resident and each.serving is None and not self._stays(each):
                     times = self._demotions[each]
                     self._demotions[each] += 1
                     self._not_before_s[each] = self._clock() + RETRY_PAUSES_S[min(times, len(RETRY_PAUSES_S) - 1)]
                     if not times:
                         each.failures = 0  # Others may be unloaded for it once.
                     self._leave(each, f"{each.last_error} A request loads it and unloads others")
+                    if each.gate.running:  # Answers that it has begun wait for it.
+                        each.wanted_since_s = self._clock()
 
     def _tenant(self, supervisor: AnySupervisor) -> Tenant:
         claim, gate, spec = supervisor.claim(), supervisor.gate, supervisor.spec
@@ -288,9 +304,10 @@ class Residency:
             held,
             _priority(supervisor),
             gate.of_use_s,
-            spec.is_pinned or self._stays(supervisor),
+            spec.is_pinned,
             gate.running,
             self._stays_s(supervisor),
+            self._stays(supervisor),
         )
 
     def _stays(self, supervisor: AnySupervisor) -> bool:
@@ -304,8 +321,12 @@ class Residency:
         return (supervisor.gate.loaded_s or 0.0) + self._residence_s - self._clock()
 
     def _members(self) -> list[Member]:
-        """Return the machines with all memory that deployments may share."""
-        names = [each.deployment_name for each in self._supervisors]
+        """Return the machines with all memory that deployments may share.
+
+        What a machine has not freed in time after an unload is no part of it.
+        """
+        sharing = [each for each in self._supervisors if each.is_resident or each in self._leaving]
+        names = [each.deployment_name for each in sharing]
         present = self._roster.membership.present(*names)
         return [member for member in present if member.node_id not in self._roster.draining]
 
@@ -329,9 +350,11 @@ class Residency:
         except ClusterUnavailable as error:
             log.warning("deployment not released", reason=error.message)
         finally:
-            del self._leaving[supervisor]
-            await supervisor.readiness.tell("unloaded", reason)
-            await supervisor.readiness.open()
+            try:
+                await supervisor.readiness.tell("unloaded", reason)
+                await supervisor.readiness.open()
+            finally:
+                del self._leaving[supervisor]
             self._note(supervisor, "unloaded", f"was unloaded: {reason}")
             self.look_again()
 

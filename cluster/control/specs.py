@@ -35,8 +35,11 @@ class DeploymentSpec:
     is_pinned: bool = False
 
 
-class _Stored(msgspec.Struct):
+class _Versioned(msgspec.Struct):
     version: int
+
+
+class _Stored(_Versioned):
     deployments: list[DeploymentSpec]
 
 
@@ -50,16 +53,20 @@ class SpecFile:
         self._file = file
 
     def read(self) -> list[DeploymentSpec]:
-        """Return the stored deployments. Raise ClusterError with the remedy if the file is damaged."""
+        """Return the stored deployments.
+
+        Raise ClusterError with the remedy if the file is damaged or of another version.
+        """
         if not self._file.is_file():
             return []
+        content = self._file.read_bytes()
         try:
-            stored = msgspec.json.decode(self._file.read_bytes(), type=_Stored)
+            version = msgspec.json.decode(content, type=_Versioned).version
+            if version != _VERSION:
+                raise ClusterError(self._refusal(f"has version {version}, this program reads {_VERSION}"))
+            return msgspec.json.decode(content, type=_Stored).deployments
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise ClusterError(self._refusal(f"is damaged: {error}")) from None
-        if stored.version != _VERSION:
-            raise ClusterError(self._refusal(f"has version {stored.version}, this program reads {_VERSION}"))
-        return stored.deployments
 
     def write(self, specs: Iterable[DeploymentSpec]) -> None:
         """Store these deployments in place of all others. Raise OSError."""

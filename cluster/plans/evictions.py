@@ -44,10 +44,13 @@ class Tenant:
     is_pinned: bool = False
     running: int = 0
     stays_s: float = 0.0
+    is_moving: bool = False
 
     @property
     def obstacle(self) -> str:
         """Why it cannot be unloaded now; empty if it can."""
+        if self.is_moving:
+            return f"{self.model}, which is being stopped or replaced"
         if self.stays_s > 0:
             return f"{self.model}, which stays for at least {ceil(self.stays_s)} s"
         if self.running:

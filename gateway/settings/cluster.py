@@ -107,13 +107,17 @@ class ClusterSettings(Section):
     def _has_each_name_once(self) -> Self:
         if not self.models:
             return self
+        names = [*self.first_names(), *(model.name for model in self.models)]
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise ValueError(f"models: the name {twice[0]} is used twice; give each model its own name")
+        return self
+
+    def first_names(self) -> list[str]:
+        """Return the names by which callers ask for `model` and `embedding_model`, as far as they are set."""
         # Import it late: most commands read settings only.
         from cluster.models.store import model_name
 
         first = [model_name(reference) for reference in (self.model, self.embedding_model) if reference]
         if self.model and self.served_name:
             first[0] = self.served_name
-        names = [*first, *(model.name for model in self.models)]
-        if twice := sorted({name for name in names if names.count(name) > 1}):
-            raise ValueError(f"models: the name {twice[0]} is used twice; give each model its own name")
-        return self
+        return first

@@ -54,6 +54,7 @@ def crowds(draw: st.DrawFn) -> tuple[WantedModel, list[Tenant], list[Member]]:
                 is_pinned=draw(st.booleans()) and draw(st.booleans()),
                 running=draw(st.integers(0, 1)),
                 stays_s=draw(st.sampled_from([-1.0, 0.0, 2.5])),
+                is_moving=draw(st.booleans()) and draw(st.booleans()),
             )
         )
     least = draw(st.sampled_from([alone, split]))(draw(st.integers(1, 24)) * GIB // 4)
@@ -136,6 +137,8 @@ def test_the_reason_is_in_words() -> None:
     assert decide(coder).reason == "waits for coder, which answers 3 requests"
     stays = Tenant("a", "coder", coder.held, 50, stays_s=11.2)
     assert decide(stays).reason == "waits for coder, which stays for at least 12 s"
+    moves = Tenant("a", "coder", coder.held, 50, is_moving=True)
+    assert decide(moves).reason == "waits for coder, which is being stopped or replaced"
     idle = Tenant("a", "coder", coder.held, 50)
     assert (decide(idle).unload, decide(idle).reason) == (("a",), "memory for new")
     assert decide(idle, priority=40).reason == "needs memory that models of a higher priority hold: coder"

@@ -5,12 +5,14 @@ import functools
 import itertools
 import random
 import socket
+import threading
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -25,13 +27,14 @@ from cluster.control.topology import DeploymentState
 from cluster.controller import Controller
 from cluster.embedding import EmbedRequest
 from cluster.errors import ClusterError, ClusterUnavailable, ModelNotFound, NameTaken, StageLost
+from cluster.fleet import model_spec
 from cluster.generation import GenerateRequest, Limits, TokenEvent, TokenPrompt
 from cluster.nodes.local_nodes import LocalNodes
 from cluster.plans.plan import Member
 from cluster.trust.addresses import Target
 from tests.cluster.test_deployments import PROMPT, answer, reference, save_chat
 from tests.cluster.test_embeddings import TOKENS, vectors
-from tests.clusters import GREEDY, PATIENCE_S
+from tests.clusters import DEMO_MODEL, GREEDY, PATIENCE_S
 from tests.embedding_models import bert, expected, save
 
 pytestmark = pytest.mark.anyio
@@ -159,6 +162,10 @@ async def test_models_come_and_go_while_the_gateway_runs(tmp_path: Path, monkeyp
         vectors_spec = DeploymentSpec("vectors", str(tmp_path / "encoder"), "embedding", priority=70)
         assert await controller.run_model(vectors_spec) == "vectors"
         assert await answer(chat(controller, "words")) == wanted
+        # There is no model of the settings, so the picture of the cluster and its plan show this one.
+        assert controller.topology().model == "words"
+        assert controller.topology().plan
+        assert (await controller.draft_plan()).then
         [embedder] = controller.embedders[1:]
         embedded = await embedder.embed(EmbedRequest(id="come", token_ids=TOKENS))
         ours = expected(encoder, "mean_tokens", TOKENS, normalize=True)
@@ -204,6 +211,86 @@ async def test_models_come_and_go_while_the_gateway_runs(tmp_path: Path, monkeyp
     file.write_text(file.read_text()[:-3])
     with pytest.raises(ClusterError, match=rf"{file} is damaged: .* delete it"):
         Controller(tmp_path / "cluster")
+    file.write_text('{"version": 2, "models": {}}')
+    with pytest.raises(ClusterError, match=rf"{file} has version 2, this program reads 1"):
+        Controller(tmp_path / "cluster")
+
+
+async def test_a_stop_that_is_cancelled_leaves_its_model_open(tmp_path: Path) -> None:
+    controller = Controller(tmp_path / "cluster", served_name="words")
+    await controller.chat.load_model(str(DEMO_MODEL))
+    readiness, gate = controller.chat.readiness, controller.chat.manager.gate
+    await readiness.tell("ready", "it serves")
+    answering = await gate.admit(PATIENCE_S)
+    assert answering
+    stopping = asyncio.create_task(controller.stop_model("words"))
+    await until(lambda: readiness.is_closed)
+    with pytest.raises(ClusterUnavailable):
+        await gate.admit(0.01)
+    stopping.cancel()
+    await asyncio.gather(stopping, return_exceptions=True)
+    assert await gate.admit(0.01)
+
+
+async def test_names_and_stored_changes(tmp_path: Path) -> None:
+    save_chat(tmp_path / "words")
+    added = DeploymentSpec("added", str(tmp_path / "words"))
+    controller = Controller(tmp_path / "cluster", further=[replace(added, name="further")])
+    first, [(further, reference_)] = controller.chat, controller.further
+    await first.load_model(str(DEMO_MODEL))
+    await further.load_model(reference_)
+    await controller.run_model(added)
+    assert first.model_name
+    controller.set_idle("added", 5.0)
+    controller.set_idle("further", 6.0)
+    idle = {each.model: each.idle_s for each in controller.topology().deployments}
+    assert idle == {first.model_name: None, "further": 6.0, "added": 5.0}
+    with pytest.raises(ModelNotFound):
+        controller.set_idle("unknown", None)
+    # Without the first model, an added one takes its place; it can be loaded again.
+    assert controller.topology().model == first.model_name
+    await controller.remove_model(first.model_name)
+    assert controller.topology().model == "further"
+    # A model that finishes its answers has its deployment for itself.
+    controller._fleet.models.remove(chat(controller, "added"))
+    await controller.run_model(replace(added, idle_s=7.0))
+    deployments = [each.deployment_name for each in controller._fleet.supervisors]
+    assert len(deployments) == len(set(deployments)) == 5
+    # Only what was added is stored. A name of the settings hides a stored model, which is there again without it.
+    for reserved in (), ("added",), ():
+        again = Controller(tmp_path / "cluster", reserved=reserved)
+        specs = [model_spec(model) for model, _ in again.further]
+        assert specs == ([] if reserved else [replace(added, idle_s=7.0)])
+
+
+async def test_a_model_is_loaded_for_requests_while_the_files_of_its_replacement_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = {}
+    for seed, name in enumerate(["old", "new"]):
+        save_chat(tmp_path / name, seed=seed)
+        wanted[name] = reference(tmp_path / name)
+    may_read, read = threading.Event(), ChatModel._read_model
+
+    def read_late(self: ChatModel, source: str, progress: Any) -> Any:
+        assert may_read.wait(PATIENCE_S)
+        return read(self, source, progress)
+
+    async with machines(tmp_path) as controller:
+        spec = DeploymentSpec("name", str(tmp_path / "old"), precision="fp32")
+        await controller.run_model(spec)
+        await controller.stop_model("name")
+        monkeypatch.setattr(ChatModel, "_read_model", read_late)
+        replacing = asyncio.create_task(
+            controller.replace_model("name", replace(spec, reference=str(tmp_path / "new")))
+        )
+        try:
+            await asyncio.sleep(0)
+            assert await answer(chat(controller, "name")) == wanted["old"]
+        finally:
+            may_read.set()
+        await replacing
+        assert await answer(chat(controller, "name")) == wanted["new"]
 
 
 async def test_an_idle_model_is_unloaded_loaded_again_and_survives_a_restart(tmp_path: Path) -> None:

@@ -99,10 +99,11 @@ class ClusterLane:
         """
         if isinstance(call.request, EmbeddingRequest):
             named = [each for each in self._controller.embedders if each.model_name == offer.model_there]
-            return await open_embeddings(
-                named[0] if named else self._controller.embeddings, call, offer, self._patience_s
-            )
-        chat = self._controller.chat_of(offer.model_there) or self._controller.chat
+            if not named:
+                raise _removed(offer)
+            return await open_embeddings(named[0], call, offer, self._patience_s)
+        if (chat := self._controller.chat_of(offer.model_there)) is None:
+            raise _removed(offer)
         meter = Meter(source="tokenizer")
         opening = self._open(chat, call, offer, meter)
         chunks = await (opening if chat.is_ready or not may_have_comments(call) else with_comments(opening))
@@ -193,6 +194,11 @@ class ClusterLane:
                     await merged.put((number, event))
         except Exception as error:  # noqa: BLE001 - a task's edge: the merging task raises it again
             await merged.put(error)
+
+
+def _removed(offer: Offer) -> LaneBusy:
+    """Return the error of a request that has waited for a slot while its model was removed."""
+    return LaneBusy(f"{offer.model_there} was removed", code=ClusterUnavailable.code)
 
 
 def _weights(chat: ChatModel) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
+from cluster.control.specs import DeploymentSpec
 from cluster.controller import Controller
 from cluster.errors import RequestInvalid
 from cluster.generation import TokenEvent
@@ -142,6 +143,21 @@ async def test_without_a_ring_the_last_word_says_which_local_nodes_are_missing(
             await lane.open(Call("c", "chat", request, b""), offer)
     finally:
         await controller.stop()
+    told = to_api_error(left.value)
+    assert (told.status, told.code) == (503, "cluster_unavailable")
+
+
+async def test_no_other_model_answers_for_one_that_is_removed_while_a_request_waits_for_a_slot(
+    tmp_path: Path,
+) -> None:
+    controller = Controller(tmp_path / "cluster", served_name="first")
+    lane = ClusterLane(controller, 8)
+    await controller.chat.load_model(str(DEMO_MODEL))
+    await controller.run_model(DeploymentSpec("added", str(DEMO_MODEL)))
+    (offer,) = lane.offers("added")
+    await controller.remove_model("added")
+    with pytest.raises(LaneBusy, match="added was removed") as left:
+        await lane.open(call(model="added"), offer)
     told = to_api_error(left.value)
     assert (told.status, told.code) == (503, "cluster_unavailable")
 
