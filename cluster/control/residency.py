@@ -22,6 +22,8 @@ RESIDENCE_S = 20.0
 # Answers of a deployment that is stopped may take this much longer.
 DRAIN_S = 30.0
 _LOOK_AGAIN_S = 0.25
+# Idle times may be longer than timers can be.
+_LOOK_AT_LEAST_EVERY_S = 3600.0
 # Free memory changes all the time. If nothing else has changed, a decision is made again after this time.
 _DECIDE_AGAIN_S = 5.0
 
@@ -164,7 +166,7 @@ class Residency:
         if wanted or self._leaving or self._closed or any(each.gate.waiting for each in self._supervisors):
             return _LOOK_AGAIN_S
         left_s = min(map(self._idle_left_s, self._residents()), default=float("inf"))
-        return max(left_s, 0.01) if left_s < float("inf") else None
+        return min(max(left_s, 0.01), _LOOK_AT_LEAST_EVERY_S) if left_s < float("inf") else None
 
     def _residents(self) -> list[AnySupervisor]:
         return [each for each in self._supervisors if each.is_resident and each not in self._leaving]

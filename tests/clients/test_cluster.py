@@ -72,8 +72,12 @@ def test_ollamas_client_unloads_loads_lists_and_deletes_models(gateway: Gateway)
         own.generate("coder", keep_alive=0)
         assert [model.model for model in own.ps().models] == [MODEL]
         assert {model.model for model in own.list().models} == {MODEL, "coder"}
-        assert own.generate("coder").done_reason == "load"
-        assert {model.model for model in own.ps().models} == {MODEL, "coder"}
+        assert own.generate("coder", keep_alive="20m").done_reason == "load"
+        (coder,) = [model for model in own.ps().models if model.model == "coder"]
+        left = coder.expires_at - datetime.now(UTC)
+        assert 1000 < left.total_seconds() <= 1200
+        own.generate("coder", keep_alive=-1)
+        assert [model.expires_at.year for model in own.ps().models] == [9999, 9999]
         own.delete("coder")
         assert [model.model for model in own.list().models] == [MODEL]
         with pytest.raises(ollama.ResponseError, match=r"cluster\.model") as refused:

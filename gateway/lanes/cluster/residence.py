@@ -4,8 +4,8 @@ from cluster.control.readiness import Readiness
 from cluster.controller import Controller
 from cluster.errors import ClusterUnavailable, ModelNotFound, NameTaken
 from cluster.fleet import supervisor_of
-from gateway.dialects.model_loading import Upkeep
-from gateway.errors import LaneBusy
+from gateway.dialects.model_loading import Upkeep, keep_alive_s
+from gateway.errors import LaneBusy, StorageUnavailable
 from gateway.lanes.base import Offer
 from runtime.errors import LaneFailed
 
@@ -21,18 +21,24 @@ def want_loaded(controller: Controller, name: str) -> Readiness:
 
 
 async def reside(controller: Controller, offer: Offer, upkeep: Upkeep, timeout_s: float) -> None:
-    """Return when the model is loaded or unloaded.
+    """Return when the model is loaded or unloaded. `keep_alive` of a load sets its idle time.
 
-    Raises LaneFailed, and LaneBusy if it is not loaded in time or is being replaced.
+    Raises LaneFailed, LaneBusy if it is not loaded in time or is being replaced, and StorageUnavailable.
     """
+    name, idle_s = offer.model_there, keep_alive_s(upkeep.keep_alive)
     try:
         if upkeep.action == "unload":
-            await controller.stop_model(offer.model_there)
-        else:
-            await want_loaded(controller, offer.model_there).wait(timeout_s)
+            await controller.stop_model(name)
+            return
+        readiness = want_loaded(controller, name)
+        if idle_s is not None:
+            controller.set_idle(name, None if idle_s < 0 else idle_s)
+        await readiness.wait(timeout_s)
     except ModelNotFound as error:
         raise LaneFailed(f"{offer.label}: {error}") from None
     except NameTaken as error:
         raise LaneBusy(f"{offer.label}: {error}") from None
     except ClusterUnavailable as error:
         raise LaneBusy(error.message, code=error.code) from error
+    except OSError as error:
+        raise StorageUnavailable(f"The idle time cannot be stored: {error.strerror or error}.") from None
