@@ -4,6 +4,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from sqlalchemy import func, select
+from sqlmodel import col
 
 from accounting import chart
 from accounting.errors import IdempotencyConflict, InsufficientCredit
@@ -12,6 +13,7 @@ from accounting.payments import rules
 from accounting.payments.client import Object
 from accounting.payments.context import PaymentsContext, check_currency, check_mode, own_id
 from accounting.payments.errors import PaymentInvalid, PaymentNotFound, StripeRefused
+from accounting.payments.pages import newest
 from accounting.payments.payers import switch_auto_off
 from accounting.payments.progress import REFUND, advance
 from accounting.payments.resumption import go_on
@@ -76,6 +78,10 @@ class Refunds:
                 )
         self.context.calls.failpoint("row_stored")
         return self.drive(refund_id)
+
+    def newest(self, user_id: str | None, before: str | None, limit: int) -> list[TopupRefund]:
+        """Return a user's refunds, or all, newest first. `before` is the last known id."""
+        return newest(self.context.read, TopupRefund, col(TopupRefund.user_id), user_id, before, limit)
 
     def of_topups(self, topup_ids: Collection[str]) -> list[TopupRefund]:
         """Return the refunds of some top-ups, newest first; at most `_SHOWN_MAX`."""

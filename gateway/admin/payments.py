@@ -22,6 +22,9 @@ from gateway.identity.directory import Directory
 from runtime.errors import NotFound
 
 if TYPE_CHECKING:
+    from accounting.payments.payouts import Payouts
+    from accounting.payments.refunds import Refunds
+    from accounting.payments.topups import Topups
     from gateway.admin.authority import Authority
     from gateway.billing.payments.payments_service import PaymentsService
 
@@ -175,15 +178,24 @@ async def list_payments(
         if user_id not in (None, authority.caller.user_id):
             raise RoleForbids("user: only instance admins see what others paid", param="user")
         user_id = authority.caller.user_id
-    newest = getattr(payments.payments, kind).newest
-    found: list[Any] = await payments.ask(newest, user_id, before, limit + 1)
+    found: list[Any] = await payments.ask(_stored(payments, kind).newest, user_id, before, limit + 1)
     return found[:limit], found[limit - 1].id if len(found) > limit else None
 
 
 async def show_payment(kind: Kind, payments: "PaymentsService", authority: "Authority", payment_id: str) -> Any:
     """Return a payment, which only its owner and operators may see. Raises NotFound, also for another user's."""
-    found = await payments.ask(getattr(payments.payments, kind).find, payment_id)
+    found: Any = await payments.ask(_stored(payments, kind).find, payment_id)
     owner = found.seller_id if isinstance(found, Payout) else found.user_id
     if not authority.is_operator and (authority.caller is None or owner != authority.caller.user_id):
         raise NotFound(f"{payment_id} not found")
     return found
+
+
+def _stored(payments: "PaymentsService", kind: Kind) -> "Topups | Refunds | Payouts":
+    stored = payments.payments
+    of_kind: dict[Kind, Topups | Refunds | Payouts] = {
+        "topups": stored.topups,
+        "refunds": stored.refunds,
+        "payouts": stored.payouts,
+    }
+    return of_kind[kind]

@@ -63,7 +63,7 @@ def test_callers_ask_for_the_clusters_model_by_its_served_name(served: Served) -
     loaded = millrace(served.gateway.folder, "run", str(DEMO_MODEL), "--json")
     assert (loaded.exit_code, json.loads(loaded.stdout)["model"]) == (0, SERVED), loaded.stderr
     kept = millrace(served.gateway.folder, "rm", DEMO_MODEL.name)
-    assert "is in use" in kept.stderr
+    assert "uses these files; the setting cluster.model names it" in kept.stderr
 
 
 def test_an_alias_of_the_clusters_model_is_answered_by_the_cluster(served: Served) -> None:

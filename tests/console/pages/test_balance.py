@@ -543,7 +543,7 @@ async def test_operators_refund_compare_retry_and_freeze(shop: Shop) -> None:
         for _ in range(2):
             assert (await owner.post(action, amount="5.00", once=once)).status_code == 303
         await shop.settle()
-        refunds = await shop.payments_service.ask(shop.payments_service.payments.refunds.of_topups, [topup])
+        refunds = await shop.payments_service.ask(shop.payments_service.payments.refunds.newest, "ann", None, 10)
         assert len(refunds) == 1
         listed = (await owner.get(f"{BALANCE}/topups", user="all")).text
         assert '<span class="mr-row">$5.00' in listed, "beside its top-up"
