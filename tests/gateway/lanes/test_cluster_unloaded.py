@@ -134,7 +134,7 @@ async def test_a_load_that_fails_ends_a_begun_stream_with_an_error_event(
         await services.controller.run_model(DeploymentSpec("coder", str(DEMO_MODEL)))
         key = services.keys.create("own", ("cluster",))
         asked = await send(running, key, model="coder", stream=True)
-        await until(lambda: services.health.of("cluster:coder").in_flight == 1)
+        await until(lambda: services.health.of("cluster").in_flight == 1)
         answered = await receive(asked, within_s=30)
         assert (answered.status, answered.headers["content-type"]) == (200, "text/event-stream")
         assert (answered.headers["x-millrace-lane"], answered.content.startswith(b": loading\n\n")) == (
@@ -153,7 +153,7 @@ async def test_a_load_that_fails_ends_a_begun_stream_with_an_error_event(
         refused = await receive(await send(running, key, model="coder"), within_s=30)
         assert (refused.status, refused.error["code"]) == (503, "cluster_unavailable")
         await nothing_is_left(running)
-        health = services.health.of("cluster:coder")
+        health = services.health.of("cluster")
         assert health.breakers.of("coder").failures_in_row == 0, "a model that waits for memory is not broken"
 
 
