@@ -149,7 +149,7 @@ class Controller:
         return await self._fleet.run_model(spec, progress)
 
     def set_idle(self, name: str, idle_s: float | None) -> None:
-        """Have a deployment unloaded when it has not answered for so many seconds; None: when memory is needed.
+        """Unload a deployment after this many seconds without answers; None: only when memory is needed.
 
         This is stored if the deployment was added at run time. A pinned one stays. Raise ModelNotFound, or OSError
         if it cannot be stored.

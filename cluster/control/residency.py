@@ -47,7 +47,7 @@ class Residency:
         self._leaving: dict[AnySupervisor, asyncio.Task[None]] = {}
         # Those that finish their answers because another one waits for their memory.
         self._closed: set[AnySupervisor] = set()
-        # Those that somebody else moves, and that therefore stay as they are.
+        # Those that another task moves: they stay as they are.
         self._held: set[AnySupervisor] = set()
         # By deployment: its failures when it was last looked at, how often it was unloaded because it did not fit, and
         # when it may be loaded again.

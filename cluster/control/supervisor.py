@@ -115,7 +115,7 @@ class Supervisor(ABC, Generic[M]):
 
     @property
     def asked_since_s(self) -> float | None:
-        """Since when it should be loaded; None if nobody asks for it."""
+        """Since when it should be loaded; None if no request or admin asks for it."""
         return min((at for at in (self.wanted_since_s, self.gate.waits_since_s) if at is not None), default=None)
 
     @property

@@ -34,7 +34,7 @@ class SavedPrefixes:
     """The names of blocks that every stage should have. `is_on` if every stage saves blocks.
 
     A name covers all tokens up to its block's end, and the salt: requests that share no slot share no name. Stages
-    and disks see names only. Without `key` nobody can test which prompt a name belongs to.
+    and disks see names only. Only the holder of `key` can test which prompt a name belongs to.
     """
 
     key: bytes = b""

@@ -8,7 +8,7 @@ T = TypeVar("T")
 _END = b"\r\n\r\n"
 _LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*(\d{1,9})(?=\r\n)", re.IGNORECASE)
 _DIGITS_MAX = 9
-# After so many heads without a repeat, looking for repeats is given up.
+# After this many heads without a repeat, looking for repeats is given up.
 _TRIES = 8
 
 

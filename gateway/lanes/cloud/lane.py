@@ -81,7 +81,7 @@ class CloudLane:
 
     @property
     def version(self) -> tuple[PriceBook, Aliases]:
-        """What offers are made of besides the settings; both are replaced as a whole."""
+        """What offers are made of, beside the settings; both are replaced as a whole."""
         return self._prices, self._aliases()
 
     def _own_offers(self, model: str) -> list[Offer]:
