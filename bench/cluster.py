@@ -17,6 +17,7 @@ from pathlib import Path
 from bench.models import DEMO_MODEL, make_random
 from cluster.controller import Controller
 from cluster.generation import GenerateRequest, Limits, Sampling, TokenEvent, TokenPrompt
+from cluster.models.model_card import Precision
 from cluster.nodes.local_nodes import LocalNodes
 from cluster.trust.addresses import Target
 
@@ -49,7 +50,7 @@ async def _measure_all(rounds: int, tokens: int, nodes: list[int], streams: list
     with tempfile.TemporaryDirectory() as scratch:
         for model in (DEMO_MODEL, make_random(Path(scratch) / "random-100m")):
             for count in nodes:
-                async with _cluster(Path(scratch) / f"{model.name}-{count}", model, count) as controller:
+                async with local_cluster(Path(scratch) / f"{model.name}-{count}", model, count) as controller:
                     await _run(controller, 1, 16)
                     for width in streams:
                         speeds = [await _run(controller, width, tokens) for _ in range(rounds)]
@@ -60,10 +61,19 @@ async def _measure_all(rounds: int, tokens: int, nodes: list[int], streams: list
 
 
 @asynccontextmanager
-async def _cluster(folder: Path, model: Path, nodes: int) -> AsyncIterator[Controller]:
-    controller = Controller(folder / "cluster", expected_nodes=nodes)
+async def local_cluster(
+    folder: Path,
+    model: Path,
+    nodes: int,
+    *,
+    precision: Precision | None = None,
+    slots: int = 32,
+    kv_disk_gb: float = 0,
+) -> AsyncIterator[Controller]:
+    """A model over nodes of this machine."""
+    controller = Controller(folder / "cluster", precision=precision, expected_nodes=nodes, slots=slots)
     port = await controller.start("127.0.0.1", 0)
-    local = LocalNodes(nodes, folder / "nodes", log_style="json:error")
+    local = LocalNodes(nodes, folder / "nodes", log_style="json:error", kv_disk_gb=kv_disk_gb)
     try:
         await controller.chat.load_model(str(model))
         await local.start(Target("127.0.0.1", port), [controller.new_token() for _ in range(nodes)])

@@ -12,20 +12,16 @@ import random
 import statistics
 import tempfile
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from bench.cluster import local_cluster
 from bench.models import make_random
 from cluster.controller import Controller
 from cluster.generation import Done, GenerateRequest, Limits, Sampling, TokenEvent, TokenPrompt
 from cluster.models.model_card import Precision
-from cluster.nodes.local_nodes import LocalNodes
 from cluster.plans.plan import BLOCK_TOKENS
-from cluster.trust.addresses import Target
 
-READY_TIMEOUT_S = 120.0
 SAVED_TIMEOUT_S = 120.0
 DISK_GB = 4.0
 OUTPUT_TOKENS = 8
@@ -77,7 +73,9 @@ async def _rounds(
     prompt: list[int] = []
     computed: _Answer | None = None
     for _ in range(rounds + 1):
-        async with _cluster(folder, model, nodes, precision) as controller:
+        async with local_cluster(
+            folder, model, nodes, precision=precision, slots=4, kv_disk_gb=DISK_GB
+        ) as controller:
             await _ask(controller, _random_prompt(300))
             if computed:
                 pairs.append((computed, await _ask(controller, prompt)))
@@ -112,21 +110,6 @@ def _leave_page_cache(folder: Path) -> None:
         os.fsync(descriptor)
         os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
         os.close(descriptor)
-
-
-@asynccontextmanager
-async def _cluster(folder: Path, model: Path, nodes: int, precision: Precision) -> AsyncIterator[Controller]:
-    controller = Controller(folder / "cluster", precision=precision, expected_nodes=nodes, slots=4)
-    port = await controller.start("127.0.0.1", 0)
-    local = LocalNodes(nodes, folder / "nodes", log_style="json:error", kv_disk_gb=DISK_GB)
-    try:
-        await controller.chat.load_model(str(model))
-        await local.start(Target("127.0.0.1", port), [controller.new_token() for _ in range(nodes)])
-        await controller.chat.wait_ready(READY_TIMEOUT_S)
-        yield controller
-    finally:
-        await controller.stop()
-        await local.stop()
 
 
 async def _ask(controller: Controller, prompt: list[int]) -> _Answer:

@@ -268,7 +268,7 @@ class Residency:
         self._closed = must_finish - self._held
 
     async def _tell_unwanted(self) -> None:
-        """Tell that deployments which nobody waits for any longer are not loaded."""
+        """Set the status of deployments for which no request waits any longer: they are not loaded."""
         for each in self._supervisors:
             is_unasked = not each.is_resident and each.asked_since_s is None
             if each.model and is_unasked and each.readiness.status[0] == "waiting":
