@@ -23,6 +23,7 @@ from gateway.lanes.cluster.lane import ClusterLane
 from gateway.lanes.cluster.requests import tools_of
 from gateway.lanes.usage import Meter
 from tests.clusters import DEMO_MODEL, running_cluster
+from tests.gateway.lanes.collected import Collected
 from tests.openai_schemas import check
 
 pytestmark = pytest.mark.anyio
@@ -72,19 +73,6 @@ async def lane(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Cluste
         yield ClusterLane(cluster.controller, 8)
 
 
-class _Out:
-    def __init__(self) -> None:
-        self.content = b""
-
-    def write(self, data: bytes) -> None:
-        self.content += data
-
-    is_full = False
-
-    async def drain(self) -> None:
-        pass
-
-
 def call(**fields: Any) -> Call:
     body = {"model": "demo", "messages": ASKED, "temperature": 0, "max_tokens": 300} | fields
     raw = json.dumps(body).encode()
@@ -92,7 +80,7 @@ def call(**fields: Any) -> Call:
 
 
 async def ask(lane: ClusterLane, **fields: Any) -> Any:
-    asked, out = call(**fields), _Out()
+    asked, out = call(**fields), Collected()
     (offer,) = lane.offers("demo")
     assert asked.features.keys() <= offer.features
     answer = await lane.open(asked, offer)

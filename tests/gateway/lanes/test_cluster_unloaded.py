@@ -20,6 +20,7 @@ from gateway.settings import RoutingSettings
 from tests.clusters import DEMO_MODEL, PATIENCE_S, Cluster, running_cluster
 from tests.fakes import pool_servers as servers
 from tests.gateway.http.edges import until
+from tests.gateway.lanes.collected import Collected
 from tests.gateway.requests.roads import nothing_is_left, receive, road, send
 
 pytestmark = pytest.mark.anyio
@@ -39,26 +40,13 @@ async def cluster(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Clu
         yield cluster
 
 
-class _Out:
-    def __init__(self) -> None:
-        self.content = b""
-
-    def write(self, data: bytes) -> None:
-        self.content += data
-
-    is_full = False
-
-    async def drain(self) -> None:
-        pass
-
-
 def call(**fields: Any) -> Call:
     raw = json.dumps({"model": "coder", "messages": ASKED, "temperature": 0, "max_tokens": 8} | fields).encode()
     return Call("test", "chat", read_request("chat", raw), raw)
 
 
 async def ask(lane: ClusterLane, **fields: Any) -> bytes:
-    asked, out = call(**fields), _Out()
+    asked, out = call(**fields), Collected()
     (offer,) = lane.offers("coder")
     answer = await lane.open(asked, offer)
     await answer.body.send(out)
